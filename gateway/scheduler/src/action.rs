@@ -1,0 +1,137 @@
+//! What the scheduler tells the shell to do.
+
+use std::time::Duration;
+
+use crate::{Band, Generation, Priority, ReplicaId, RequestId};
+
+/// Something to do now. Taken one at a time from [`crate::Scheduler::poll_action`].
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
+pub enum Action {
+    /// Forward the request to the replica. Answer with exactly one `Finished` (or `Cancel`).
+    Dispatch {
+        /// Which request.
+        id: RequestId,
+        /// Where to.
+        replica: ReplicaId,
+        /// Of which load.
+        generation: Generation,
+        /// Why it, and why now.
+        decision: Decision,
+    },
+    /// Answer the request with an error; it is forgotten.
+    Reject {
+        /// Which request.
+        id: RequestId,
+        /// Why.
+        outcome: Outcome,
+        /// How long it waited.
+        waited: Duration,
+        /// When it is worth coming back, from the rate at which the queue drains.
+        retry_after: Option<Duration>,
+    },
+    /// Start the replica. Everything in its way has been stopped and reaped. Answer with `LoadDone`.
+    Load {
+        /// Which.
+        replica: ReplicaId,
+        /// The number of this load.
+        generation: Generation,
+        /// The request that it is loaded for; none for a preload.
+        request: Option<RequestId>,
+        /// Replicas that were stopped to make room.
+        evicted: Vec<ReplicaId>,
+    },
+    /// Stop the replica, whether loading or ready. Answer with `StopDone` once it is reaped.
+    Stop {
+        /// Which.
+        replica: ReplicaId,
+        /// Of which load.
+        generation: Generation,
+        /// Why.
+        reason: StopReason,
+    },
+    /// A drain is over: nothing waits, runs or is loaded.
+    Drained,
+}
+
+/// Why a request was dispatched when it was.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Decision {
+    /// As the caller stated it.
+    pub priority: Priority,
+    /// The band of that priority.
+    pub band: Band,
+    /// Points of the model (`fifo`).
+    pub model_priority: i64,
+    /// Points for a model that was ready (`serial`).
+    pub affinity: u32,
+    /// Points for having waited (`serial`): waited seconds over the divisor.
+    pub aging: f64,
+    /// The sum of the four terms. For people: the order itself is decided in exact integers.
+    pub score: f64,
+    /// From arrival to dispatch, loading included.
+    pub waited: Duration,
+    /// The part of `waited` in which this request's model was being made ready for it: evictions and the load.
+    pub swap: Option<Duration>,
+    /// The request that would have gone in its place without aging.
+    pub passed_by_aging: Option<RequestId>,
+    /// The request that would have gone in its place without swap affinity.
+    pub passed_by_affinity: Option<RequestId>,
+    /// How many requests still wait after this dispatch.
+    pub still_waiting: u64,
+}
+
+/// How a request that was not dispatched ended, and the words for it in metrics and logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
+pub enum Outcome {
+    /// A bound was hit, and nothing less urgent could be displaced.
+    RejectedCapacity,
+    /// It waited longer than its TTL.
+    RejectedTtl,
+    /// Sheddable, and refused at once because the pool is saturated (`flow`).
+    RejectedShed,
+    /// Displaced from a full queue by a more urgent arrival.
+    Evicted,
+    /// The load that was made for it failed.
+    LoadFailed,
+    /// Its model is not configured, or no longer.
+    UnknownModel,
+    /// The gateway shuts down.
+    Shutdown,
+}
+
+impl Outcome {
+    /// The name used in metrics and logs.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::RejectedCapacity => "rejected_capacity",
+            Self::RejectedTtl => "rejected_ttl",
+            Self::RejectedShed => "rejected_shed",
+            Self::Evicted => "evicted",
+            Self::LoadFailed => "load_failed",
+            Self::UnknownModel => "unknown_model",
+            Self::Shutdown => "shutdown",
+        }
+    }
+}
+
+/// Why a replica is stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
+pub enum StopReason {
+    /// Another model needs its room.
+    Evicted,
+    /// It was idle for its ttl.
+    Idle,
+    /// Everyone who waited for its load has left, and it is in somebody's way.
+    Abandoned,
+    /// An operator asked.
+    Unload,
+    /// Its settings changed, or its model is no longer configured.
+    Reconfigured,
+    /// The gateway shuts down.
+    Shutdown,
+}

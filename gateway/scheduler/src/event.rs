@@ -1,0 +1,94 @@
+//! What the shell tells the scheduler.
+
+use std::time::Duration;
+
+use crate::{Generation, ModelId, Priority, ReplicaId, RequestId, Settings};
+
+/// Something that happened. Give it to [`crate::Scheduler::handle`] with the time at which it did.
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
+pub enum Event {
+    /// A request wants to go. Ends in exactly one `Dispatch` or `Reject`, unless it is cancelled first.
+    Arrive(Request),
+    /// The client is gone. Takes the request out of whatever state it is in; unknown numbers are ignored, so a
+    /// cancel that crosses its own dispatch gives the slot back.
+    Cancel {
+        /// Which.
+        id: RequestId,
+    },
+    /// A dispatched request has ended, in whatever way. Gives its slot back.
+    Finished {
+        /// Which.
+        id: RequestId,
+        /// What it used, as far as known.
+        usage: Usage,
+    },
+    /// A `Load` has ended. After a failure the process is gone: no `StopDone` or `Exited` follows.
+    LoadDone {
+        /// Which replica.
+        replica: ReplicaId,
+        /// Of which load.
+        generation: Generation,
+        /// Whether it is ready to serve.
+        ok: bool,
+    },
+    /// A `Stop` has ended: the process is reaped, its memory is free. Also answers a `Stop` that came while
+    /// loading; then no `LoadDone` follows.
+    StopDone {
+        /// Which replica.
+        replica: ReplicaId,
+        /// Of which load.
+        generation: Generation,
+    },
+    /// A ready replica went away by itself; it is reaped.
+    Exited {
+        /// Which replica.
+        replica: ReplicaId,
+        /// Of which load.
+        generation: Generation,
+    },
+    /// An operator wants these models out of memory now, whether they run something or not. Waiting requests stay
+    /// and load them again.
+    Unload {
+        /// Which; empty means all.
+        models: Vec<ModelId>,
+    },
+    /// An operator wants these models loaded ahead of any request, as far as they fit and nobody waits.
+    Preload {
+        /// Which.
+        models: Vec<ModelId>,
+    },
+    /// The settings changed. Waiting requests keep their place; those whose model is gone are rejected.
+    Reconfigure(Box<Settings>),
+    /// Shut down: reject what waits and what still arrives, let running requests finish, stop every replica, then
+    /// say `Drained`.
+    Drain,
+    /// The [`crate::Scheduler::deadline`] has come.
+    Tick,
+}
+
+/// A request that wants a slot.
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Request {
+    /// Its number; larger than any before.
+    pub id: RequestId,
+    /// The model it asks for.
+    pub model: ModelId,
+    /// Its urgency.
+    pub priority: Priority,
+    /// The size of its body, in bytes.
+    pub bytes: u64,
+    /// The longest it wants to wait; can only shorten the band's.
+    pub ttl: Option<Duration>,
+}
+
+/// Tokens that a request used; zero where unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Usage {
+    /// Tokens in.
+    pub prompt_tokens: u64,
+    /// Tokens out.
+    pub completion_tokens: u64,
+}

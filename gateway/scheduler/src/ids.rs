@@ -1,0 +1,27 @@
+//! Names of things, as small numbers that the shell hands out.
+
+/// One request, numbered by the shell in arrival order; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
+pub struct RequestId(pub u64);
+
+/// One configured model; the shell interns names and never reuses a number while it lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
+pub struct ModelId(pub u32);
+
+/// One endpoint of a model: a process that can be started, or a remote server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct ReplicaId {
+    /// The model that the replica serves.
+    pub model: ModelId,
+    /// Its number among the model's replicas, from 0.
+    pub index: u32,
+}
+
+/// Counts the loads of a replica. Every event about a process carries the generation it belongs to, so that
+/// late news of a process that is gone is recognised and ignored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
+pub struct Generation(pub u64);

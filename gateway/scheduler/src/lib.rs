@@ -1,0 +1,25 @@
+//! Who goes next: the scheduler of Switchyard as a pure state machine.
+//!
+//! No I/O, no clock, no lock, no thread and no log in here. The shell feeds [`Event`]s with a monotonic
+//! [`Timestamp`] into [`Scheduler::handle`], takes [`Action`]s out of [`Scheduler::poll_action`] until there are
+//! none, and calls again with [`Event::Tick`] at [`Scheduler::deadline`]. The same events at the same times give the
+//! same actions.
+
+mod action;
+mod event;
+mod ids;
+mod priority;
+mod scheduler;
+mod settings;
+mod time;
+
+pub use action::{Action, Decision, Outcome, StopReason};
+pub use event::{Event, Request, Usage};
+pub use ids::{Generation, ModelId, ReplicaId, RequestId};
+pub use priority::{Band, Priority};
+pub use scheduler::{BandView, ReplicaState, ReplicaView, Scheduler};
+pub use settings::{
+    AdmissionSettings, BackoffSettings, BandSettings, Bounds, EvictionSettings, FifoSettings, GroupSettings,
+    ModelSettings, PolicySettings, SerialSettings, Settings,
+};
+pub use time::Timestamp;

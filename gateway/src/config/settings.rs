@@ -1,0 +1,206 @@
+//! The checked settings: what the rest of the gateway works with. Everything that could be computed once has been.
+
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+
+use switchyard_scheduler::{AdmissionSettings, BackoffSettings};
+
+/// A whole configuration that has passed every check.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where to listen unless the command line says otherwise.
+    pub listen: Option<SocketAddr>,
+    /// The models in the order of the file, peers' models included.
+    pub models: Vec<Arc<Model>>,
+    /// Which models run together.
+    pub eviction: Eviction,
+    /// In which order requests go.
+    pub scheduler: SchedulerKind,
+    /// How many may wait, and for how long.
+    pub admission: AdmissionSettings,
+    /// The pause after a failed load.
+    pub backoff: BackoffSettings,
+    /// Bounds on what a client can send.
+    pub limits: Limits,
+    /// Names of the headers that steer.
+    pub headers: Headers,
+    /// The activity log.
+    pub store: Store,
+    /// Models to load at start, by id.
+    pub preload: Vec<String>,
+    /// List aliases in `GET /v1/models` as models of their own.
+    pub include_aliases_in_list: bool,
+    /// Keys that may use the gateway; empty means anyone (llama-swap's `apiKeys`).
+    pub api_keys: Vec<String>,
+    /// Bytes of output kept of each model.
+    pub log_buffer_bytes: usize,
+    /// Minimum level of the gateway's own log.
+    pub log_level: LogLevel,
+    /// Things that are not wrong but deserve a word at start, such as a llama-swap setting without effect here.
+    pub warnings: Vec<String>,
+}
+
+/// One model.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// The key under `models`, or `PEER/MODEL` for a peer's.
+    pub id: String,
+    /// Shown by `GET /v1/models`; empty when not set.
+    pub name: String,
+    /// Shown by `GET /v1/models`; empty when not set.
+    pub description: String,
+    /// Other names by which it is asked for.
+    pub aliases: Vec<String>,
+    /// Left out of `GET /v1/models`.
+    pub unlisted: bool,
+    /// Passed through to `GET /v1/models` as `meta.llamaswap`; `Null` when not set.
+    pub metadata: serde_json::Value,
+    /// How to start and stop it; `None` for a remote server, which is only checked.
+    pub launch: Option<Launch>,
+    /// Where requests go.
+    pub upstream: Upstream,
+    /// Path of the health check; `None` when switched off with `none`.
+    pub check_endpoint: Option<String>,
+    /// The longest that a load may take.
+    pub health_check_timeout: Duration,
+    /// Unload after this long without a request.
+    pub ttl: Option<Duration>,
+    /// From SIGTERM (or `cmdStop`) to SIGKILL.
+    pub unload_timeout: Duration,
+    /// Written over `model` in the request's body.
+    pub use_model_name: Option<String>,
+    /// Requests that run at once.
+    pub concurrency: u32,
+    /// A running request counts against `serial`'s slots: true except for peers.
+    pub takes_slot: bool,
+    /// Changes to the request's JSON body.
+    pub filters: Filters,
+    /// Connection timeouts.
+    pub timeouts: Timeouts,
+    /// Added to every request upstream as bearer token and `x-api-key` (a peer's `apiKey`).
+    pub upstream_key: Option<String>,
+    /// Stable digest of all that a running process depends on: equal digests mean it need not restart.
+    pub revision: u64,
+}
+
+/// A child process.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Launch {
+    /// The program and its arguments, macros substituted.
+    pub argv: Vec<String>,
+    /// Added to the gateway's own environment.
+    pub env: Vec<(String, String)>,
+    /// The command that stops it in place of SIGTERM; `${PID}` still in it.
+    pub stop_argv: Option<Vec<String>>,
+}
+
+/// The base of a server's URL.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Upstream {
+    /// `https`.
+    pub tls: bool,
+    /// Host name or address, without brackets.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+    /// Path before every request's path: empty, or `/…` without a slash at its end.
+    pub prefix: String,
+}
+
+/// Changes to a request's JSON body before it goes upstream.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Filters {
+    /// Keys to remove; never `model`.
+    pub strip_params: Vec<String>,
+    /// Keys to set; never `model`.
+    pub set_params: BTreeMap<String, serde_json::Value>,
+    /// Further keys to set when the request named the model by this id.
+    pub set_params_by_id: BTreeMap<String, BTreeMap<String, serde_json::Value>>,
+}
+
+/// Connection timeouts; `None` is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Timeouts {
+    /// Of connecting.
+    pub connect: Option<Duration>,
+    /// From the request's last byte to the response's header.
+    pub response_header: Option<Duration>,
+    /// Of the TLS handshake.
+    pub tls_handshake: Option<Duration>,
+    /// After which an unused pooled connection is closed.
+    pub idle_connection: Option<Duration>,
+}
+
+/// Which models run together.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Eviction {
+    /// llama-swap's groups.
+    Groups(Vec<Group>),
+}
+
+/// One group.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Group {
+    /// Its key in the file.
+    pub name: String,
+    /// Only one member runs at a time.
+    pub swap: bool,
+    /// Loading a member unloads the other groups.
+    pub exclusive: bool,
+    /// Other groups never unload this one.
+    pub persistent: bool,
+    /// Ids of the members.
+    pub members: Vec<String>,
+}
+
+/// The dispatch order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SchedulerKind {
+    /// `serial`.
+    Serial(switchyard_scheduler::SerialSettings),
+    /// `fifo`, with each model's priority by id.
+    Fifo {
+        /// Points by model id.
+        priority: BTreeMap<String, i64>,
+    },
+}
+
+/// Bounds on what a client can send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of a request's body; more is answered with 413.
+    pub body_bytes: u64,
+    /// The longest pause between two reads of a request's body.
+    pub body_read_timeout: Duration,
+}
+
+/// Names of the headers that steer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Headers {
+    /// Carries the priority.
+    pub priority: http::HeaderName,
+    /// Pass the priority header on to the model server.
+    pub forward_priority: bool,
+}
+
+/// Where the activity log lives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Store {
+    /// A SQLite file; `None` keeps the log in memory.
+    pub path: Option<PathBuf>,
+    /// Rows kept; the oldest go first.
+    pub rows: u64,
+}
+
+/// Minimum level of the gateway's own log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum LogLevel {
+    /// Everything.
+    Debug,
+    /// The usual.
+    #[default]
+    Info,
+    /// Only what deserves attention.
+    Warn,
+    /// Only what failed.
+    Error,
+}
