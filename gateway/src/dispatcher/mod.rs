@@ -1,0 +1,391 @@
+//! Feeds the scheduler and carries out what it decides.
+//!
+//! The scheduler has one owner: [`Dispatcher`], which guards it with a lock that is held for one event and the
+//! actions it leads to, and never across an await. Actions are only ever channel sends, so no caller waits for
+//! another's I/O. A request that can go at once is answered by the very call that submitted it.
+
+mod refusal;
+mod ticket;
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use switchyard_scheduler::{
+    Action, Event, Generation, ModelId, Priority, ReplicaId, Request, RequestId, Scheduler, StopReason, Timestamp,
+};
+use tokio::{
+    sync::{Notify, mpsc, oneshot, watch},
+    time::Instant,
+};
+
+pub use refusal::Refusal;
+pub use ticket::{Slot, Ticket};
+use ticket::{Answer, Grant};
+
+use crate::{
+    backend::{BackendEvent, Failure, Fleet, FleetOptions},
+    config::{Model, Settings},
+    telemetry::{Metrics, ScrapeState},
+};
+
+/// The gateway's one dispatch queue. Cheap to clone.
+#[derive(Clone)]
+pub struct Dispatcher {
+    shared: Arc<Shared>,
+}
+
+/// A request that wants to go upstream.
+#[derive(Clone, Debug)]
+pub struct Arrival {
+    /// The model it asks for.
+    pub model: Arc<Model>,
+    /// Its urgency.
+    pub priority: Priority,
+    /// The size of its body, in bytes.
+    pub bytes: u64,
+    /// The longest it wants to wait; can only shorten what is configured.
+    pub ttl: Option<Duration>,
+}
+
+struct Shared {
+    core: Mutex<Core>,
+    settings: ArcSwap<Settings>,
+    fleet: Fleet,
+    metrics: Arc<Metrics>,
+    origin: Instant,
+    /// Wakes the timer when the scheduler's deadline has moved forward.
+    deadline_moved: Notify,
+    draining: AtomicBool,
+    drained: watch::Sender<bool>,
+}
+
+/// What the lock guards.
+struct Core {
+    scheduler: Scheduler,
+    next_request: u64,
+    /// The number of every model name ever configured: numbers are not reused.
+    numbers: HashMap<String, ModelId>,
+    /// The configured models; those removed by a reload are missing.
+    models: HashMap<ModelId, Arc<Model>>,
+    /// Replicas from their `Load` on, until the next.
+    live: HashMap<ReplicaId, Live>,
+    /// Where the answer of each waiting request goes.
+    waiting: HashMap<RequestId, oneshot::Sender<Answer>>,
+    /// The deadline that the timer sleeps for.
+    armed: Option<Timestamp>,
+}
+
+/// What an event is about, beyond what the scheduler has to know.
+#[derive(Clone, Copy, Default)]
+struct Cause<'a> {
+    /// The request whose own call this is: its answer is returned rather than sent.
+    own: Option<RequestId>,
+    /// Why a model server is not there.
+    failure: Option<&'a Failure>,
+}
+
+/// A loaded replica, as it was configured when it was loaded.
+struct Live {
+    generation: Generation,
+    model: Arc<Model>,
+    loading_since: Timestamp,
+    /// Tells the requests that run on it why it went away.
+    failure: watch::Sender<Option<Failure>>,
+}
+
+impl Dispatcher {
+    /// Starts with nothing loaded. Must be called inside a tokio runtime.
+    #[must_use]
+    pub fn new(settings: Arc<Settings>, metrics: Arc<Metrics>) -> Self {
+        let (events, news) = mpsc::unbounded_channel();
+        let fleet = Fleet::new(events, FleetOptions { log_buffer_bytes: settings.log_buffer_bytes });
+        let mut core = Core {
+            scheduler: Scheduler::new(switchyard_scheduler::Settings::default()),
+            next_request: 1,
+            numbers: HashMap::new(),
+            models: HashMap::new(),
+            live: HashMap::new(),
+            waiting: HashMap::new(),
+            armed: None,
+        };
+        core.scheduler = Scheduler::new(core.adopt(&settings));
+        let shared = Arc::new(Shared {
+            core: Mutex::new(core),
+            settings: ArcSwap::new(settings),
+            fleet,
+            metrics,
+            origin: Instant::now(),
+            deadline_moved: Notify::new(),
+            draining: AtomicBool::new(false),
+            drained: watch::Sender::new(false),
+        });
+        tokio::spawn(Arc::clone(&shared).follow_backends(news));
+        tokio::spawn(Arc::clone(&shared).follow_deadline());
+        Self { shared }
+    }
+
+    /// The settings in force.
+    #[must_use]
+    pub fn settings(&self) -> Arc<Settings> {
+        self.shared.settings.load_full()
+    }
+
+    /// The model servers, for snapshots and logs.
+    #[must_use]
+    pub fn fleet(&self) -> &Fleet {
+        &self.shared.fleet
+    }
+
+    /// Lets a request into the queue, or through it at once.
+    #[must_use]
+    pub fn submit(&self, arrival: Arrival) -> Ticket {
+        self.shared.submit(arrival)
+    }
+
+    /// Takes a model out of memory, or all of them, whether they run something or not. Returns at once.
+    pub fn unload(&self, model: Option<&Model>) {
+        let mut core = self.shared.core.lock();
+        let models = match model {
+            Some(model) => core.numbers.get(&model.id).copied().into_iter().collect(),
+            None => Vec::new(),
+        };
+        if model.is_none() || !models.is_empty() {
+            self.shared.handle(&mut core, Event::Unload { models }, Cause::default());
+        }
+    }
+
+    /// Loads models ahead of any request, as far as they fit.
+    pub fn preload(&self, ids: &[String]) {
+        let mut core = self.shared.core.lock();
+        let models: Vec<_> = ids.iter().filter_map(|id| core.numbers.get(id).copied()).collect();
+        if !models.is_empty() {
+            self.shared.handle(&mut core, Event::Preload { models }, Cause::default());
+        }
+    }
+
+    /// Puts new settings in force. Waiting requests keep their place, models that did not change keep running.
+    pub fn reconfigure(&self, settings: Arc<Settings>) {
+        let mut core = self.shared.core.lock();
+        let event = Event::Reconfigure(Box::new(core.adopt(&settings)));
+        self.shared.settings.store(settings);
+        self.shared.handle(&mut core, event, Cause::default());
+    }
+
+    /// Whether [`Dispatcher::drain`] was called.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.shared.draining.load(Ordering::Relaxed)
+    }
+
+    /// Rejects what waits and what still arrives, lets running requests end, stops every model, then returns.
+    pub async fn drain(&self) {
+        let mut drained = self.shared.drained.subscribe();
+        if !self.shared.draining.swap(true, Ordering::Relaxed) {
+            let mut core = self.shared.core.lock();
+            self.shared.handle(&mut core, Event::Drain, Cause::default());
+        }
+        // The sender lives in `shared`, which `self` keeps alive.
+        let _ = drained.wait_for(|drained| *drained).await;
+    }
+
+    /// The present state, for a scrape of `/metrics`.
+    #[must_use]
+    pub fn scrape_state(&self) -> ScrapeState {
+        let (now, bands, running) = {
+            let core = self.shared.core.lock();
+            (self.shared.now(), core.scheduler.bands(), core.scheduler.running())
+        };
+        ScrapeState { now, bands, running, backends: self.shared.fleet.snapshots() }
+    }
+}
+
+impl Shared {
+    fn now(&self) -> Timestamp {
+        Timestamp(u64::try_from(self.origin.elapsed().as_micros()).unwrap_or(u64::MAX))
+    }
+
+    fn submit(self: &Arc<Self>, arrival: Arrival) -> Ticket {
+        let Arrival { model, priority, bytes, ttl } = arrival;
+        let mut core = self.core.lock();
+        let id = RequestId(core.next_request);
+        core.next_request += 1;
+        // Every model of any settings has a number, so a miss is impossible; the scheduler refuses what is gone.
+        let number = core.numbers.get(&model.id).copied().unwrap_or(ModelId(u32::MAX));
+        let request = Request { id, model: number, priority, bytes, ttl };
+        match self.handle(&mut core, Event::Arrive(request), Cause { own: Some(id), failure: None }) {
+            Some(answer) => Ticket::answered(Arc::clone(self), id, answer),
+            None => {
+                let (sender, receiver) = oneshot::channel();
+                core.waiting.insert(id, sender);
+                Ticket::waiting(Arc::clone(self), id, receiver)
+            }
+        }
+    }
+
+    fn leave(&self, id: RequestId) {
+        let mut core = self.core.lock();
+        core.waiting.remove(&id);
+        self.handle(&mut core, Event::Cancel { id }, Cause::default());
+    }
+
+    fn finish(&self, id: RequestId, usage: switchyard_scheduler::Usage) {
+        let mut core = self.core.lock();
+        self.handle(&mut core, Event::Finished { id, usage }, Cause::default());
+    }
+
+    /// One event, and everything the scheduler wants done about it. The answer to `cause.own` is returned
+    /// rather than sent.
+    fn handle(&self, core: &mut Core, event: Event, cause: Cause<'_>) -> Option<Answer> {
+        let now = self.now();
+        let mut answered = None;
+        core.scheduler.handle(now, event);
+        while let Some(action) = core.scheduler.poll_action() {
+            let Some((id, answer)) = self.carry_out(core, now, action, cause) else { continue };
+            if cause.own == Some(id) {
+                answered = Some(answer);
+            } else if let Some(waiting) = core.waiting.remove(&id) {
+                // A receiver that is gone has said so with a `Cancel` that waits for this lock.
+                let _ = waiting.send(answer);
+            }
+        }
+        let deadline = core.scheduler.deadline();
+        if deadline.is_some_and(|deadline| core.armed.is_none_or(|armed| deadline < armed)) {
+            core.armed = deadline;
+            self.deadline_moved.notify_one();
+        }
+        answered
+    }
+
+    fn carry_out(&self, core: &mut Core, now: Timestamp, action: Action, cause: Cause<'_>) -> Option<(RequestId, Answer)> {
+        match action {
+            Action::Dispatch { id, replica, generation, decision } => {
+                self.metrics.on_dispatch(&decision);
+                let live = core.live.get(&replica).filter(|live| live.generation == generation)?;
+                let failure = live.failure.subscribe();
+                Some((id, Answer::Go(Grant { replica, model: Arc::clone(&live.model), decision, failure })))
+            }
+            Action::Reject { id, outcome, waited, retry_after } => {
+                Some((id, Answer::No(Refusal::new(id, outcome, waited, retry_after, cause.failure))))
+            }
+            Action::Load { replica, generation, request, evicted } => {
+                let model = Arc::clone(core.models.get(&replica.model)?);
+                tracing::info!(model = model.id, request = request.map(|id| id.0), evicted = evicted.len(), "loading");
+                if !evicted.is_empty() {
+                    self.metrics.on_swap();
+                }
+                let failure = watch::Sender::new(None);
+                let live = Live { generation, model: Arc::clone(&model), loading_since: now, failure };
+                core.live.insert(replica, live);
+                self.fleet.load(replica, generation, model);
+                None
+            }
+            Action::Stop { replica, generation, reason } => {
+                if let Some(live) = core.live.get(&replica) {
+                    tracing::info!(model = live.model.id, ?reason, "stopping");
+                    let message = stopped_message(&live.model.id, reason).into();
+                    live.failure.send_replace(Some(Failure { message }));
+                }
+                self.fleet.stop(replica, generation);
+                None
+            }
+            Action::Drained => {
+                self.drained.send_replace(true);
+                None
+            }
+        }
+    }
+
+    async fn follow_backends(self: Arc<Self>, mut news: mpsc::UnboundedReceiver<BackendEvent>) {
+        while let Some(event) = news.recv().await {
+            let mut core = self.core.lock();
+            let mut failure = None;
+            let event = match event {
+                BackendEvent::LoadDone { replica, generation, result } => {
+                    let ok = result.is_ok();
+                    failure = result.err();
+                    core.on_load_done(&self.metrics, self.now(), replica, generation, ok);
+                    Event::LoadDone { replica, generation, ok }
+                }
+                BackendEvent::StopDone { replica, generation } => Event::StopDone { replica, generation },
+                BackendEvent::Exited { replica, generation, failure: reason } => {
+                    failure = Some(reason);
+                    Event::Exited { replica, generation }
+                }
+            };
+            if let (Some(failure), Event::LoadDone { replica, generation, .. } | Event::Exited { replica, generation }) =
+                (&failure, &event)
+            {
+                core.on_failure(*replica, *generation, failure);
+            }
+            self.handle(&mut core, event, Cause { own: None, failure: failure.as_ref() });
+        }
+    }
+
+    async fn follow_deadline(self: Arc<Self>) {
+        loop {
+            let armed = self.core.lock().armed;
+            match armed {
+                None => self.deadline_moved.notified().await,
+                Some(deadline) => {
+                    let at = self.origin + Duration::from_micros(deadline.0);
+                    tokio::select! {
+                        () = tokio::time::sleep_until(at) => {
+                            let mut core = self.core.lock();
+                            core.armed = None;
+                            self.handle(&mut core, Event::Tick, Cause::default());
+                        }
+                        () = self.deadline_moved.notified() => {}
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Takes in the models of new settings, and puts the settings into the scheduler's terms.
+    fn adopt(&mut self, settings: &Settings) -> switchyard_scheduler::Settings {
+        self.models.clear();
+        for model in &settings.models {
+            let next = ModelId(u32::try_from(self.numbers.len()).unwrap_or(u32::MAX));
+            let number = *self.numbers.entry(model.id.clone()).or_insert(next);
+            self.models.insert(number, Arc::clone(model));
+        }
+        settings.scheduler_settings(|id| self.numbers.get(id).copied().unwrap_or(ModelId(u32::MAX)))
+    }
+
+    fn on_load_done(&self, metrics: &Metrics, now: Timestamp, replica: ReplicaId, generation: Generation, ok: bool) {
+        let Some(live) = self.live.get(&replica).filter(|live| live.generation == generation) else { return };
+        let took = now.since(live.loading_since);
+        metrics.on_load_done(&live.model.id, took, ok);
+        if ok {
+            tracing::info!(model = live.model.id, seconds = took.as_secs_f64(), "ready");
+        }
+    }
+
+    fn on_failure(&self, replica: ReplicaId, generation: Generation, failure: &Failure) {
+        let Some(live) = self.live.get(&replica).filter(|live| live.generation == generation) else { return };
+        tracing::warn!(model = live.model.id, reason = %failure, "model server failed");
+        live.failure.send_replace(Some(failure.clone()));
+    }
+}
+
+fn stopped_message(model: &str, reason: StopReason) -> String {
+    let why = match reason {
+        StopReason::Evicted => "to make room for another model",
+        StopReason::Idle => "since it was idle",
+        StopReason::Abandoned => "since nobody waits for it any more",
+        StopReason::Unload => "because an operator unloaded it",
+        StopReason::Reconfigured => "because its settings changed",
+        StopReason::Shutdown => "because the gateway shuts down",
+    };
+    format!("model `{model}` was stopped {why}")
+}

@@ -1,0 +1,138 @@
+//! A place in the queue, and the right to run that it turns into. Both give themselves back when dropped.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use switchyard_scheduler::{Decision, Outcome, ReplicaId, RequestId, Usage};
+use tokio::sync::{oneshot, watch};
+
+use super::{Refusal, Shared};
+use crate::{backend::Failure, config::Model};
+
+/// What the scheduler decided about a request. Plain data: giving back what it stands for is its holder's duty.
+pub(super) enum Answer {
+    Go(Grant),
+    No(Refusal),
+}
+
+pub(super) struct Grant {
+    pub(super) replica: ReplicaId,
+    pub(super) model: Arc<Model>,
+    pub(super) decision: Decision,
+    pub(super) failure: watch::Receiver<Option<Failure>>,
+}
+
+/// A place in the queue: resolves to a [`Slot`] or a [`Refusal`]. Dropping it leaves the queue.
+#[must_use = "dropping a ticket takes its request out of the queue"]
+pub struct Ticket {
+    shared: Arc<Shared>,
+    seq: RequestId,
+    state: State,
+}
+
+enum State {
+    Answered(Box<Answer>),
+    Waiting(oneshot::Receiver<Answer>),
+    Over,
+}
+
+impl Ticket {
+    pub(super) fn answered(shared: Arc<Shared>, seq: RequestId, answer: Answer) -> Self {
+        Self { shared, seq, state: State::Answered(Box::new(answer)) }
+    }
+
+    pub(super) fn waiting(shared: Arc<Shared>, seq: RequestId, answer: oneshot::Receiver<Answer>) -> Self {
+        Self { shared, seq, state: State::Waiting(answer) }
+    }
+
+    /// The request's number.
+    #[must_use]
+    pub fn seq(&self) -> RequestId {
+        self.seq
+    }
+}
+
+impl Future for Ticket {
+    type Output = Result<Slot, Refusal>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = match std::mem::replace(&mut self.state, State::Over) {
+            State::Answered(answer) => *answer,
+            State::Waiting(mut receiver) => match Pin::new(&mut receiver).poll(cx) {
+                Poll::Ready(Ok(answer)) => answer,
+                // The sender only goes without an answer when the whole dispatcher does.
+                Poll::Ready(Err(_)) => {
+                    Answer::No(Refusal::new(self.seq, Outcome::Shutdown, Duration::ZERO, None, None))
+                }
+                Poll::Pending => {
+                    self.state = State::Waiting(receiver);
+                    return Poll::Pending;
+                }
+            },
+            State::Over => return Poll::Pending,
+        };
+        Poll::Ready(match answer {
+            Answer::Go(Grant { replica, model, decision, failure }) => Ok(Slot {
+                seq: self.seq,
+                model,
+                replica,
+                decision,
+                shared: Arc::clone(&self.shared),
+                failure,
+                usage: Usage::default(),
+            }),
+            Answer::No(refusal) => Err(refusal),
+        })
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        // A refused request is unknown to the scheduler by now, which ignores this.
+        if !matches!(self.state, State::Over) {
+            self.shared.leave(self.seq);
+        }
+    }
+}
+
+/// The right to run one request on one replica. Dropping it gives the slot back.
+#[must_use = "dropping a slot gives it back"]
+pub struct Slot {
+    /// The request's number.
+    pub seq: RequestId,
+    /// The model, as configured when its replica was loaded.
+    pub model: Arc<Model>,
+    /// The replica to run on.
+    pub replica: ReplicaId,
+    /// Why this request, and why now.
+    pub decision: Decision,
+    shared: Arc<Shared>,
+    failure: watch::Receiver<Option<Failure>>,
+    usage: Usage,
+}
+
+impl Slot {
+    /// Says what the request used; reported when the slot is given back.
+    pub fn set_usage(&mut self, usage: Usage) {
+        self.usage = usage;
+    }
+
+    /// Resolves when the replica went away under the request, with the reason. Cancel safe.
+    pub async fn failure(&self) -> Failure {
+        let mut failure = self.failure.clone();
+        let seen = failure.wait_for(Option::is_some).await.ok().and_then(|failure| failure.clone());
+        // Only a replica that has been loaded anew since loses its sender without a word.
+        seen.unwrap_or_else(|| Failure { message: "the model server was replaced".into() })
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.shared.finish(self.seq, self.usage);
+    }
+}

@@ -1,0 +1,37 @@
+# Sourced by the scripts: finds what they need, installs it with apt where that is possible, else says what to do.
+
+say() { printf '%s\n' "$*" >&2; }
+
+# need_command COMMAND DEBIAN_PACKAGE: makes sure that COMMAND is there.
+need_command() {
+    command -v "$1" >/dev/null 2>&1 && return
+    local as_root=()
+    [ "$(id -u)" = 0 ] || as_root=(sudo -n)
+    if command -v apt-get >/dev/null 2>&1 && "${as_root[@]}" true 2>/dev/null; then
+        say "installing $2 for \`$1\`"
+        "${as_root[@]}" apt-get update -qq &&
+            DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -qq --no-install-recommends "$2" >&2 &&
+            command -v "$1" >/dev/null 2>&1 && return
+    fi
+    say "\`$1\` is missing and could not be installed from here. Install it, for example: sudo apt-get install $2"
+    exit 1
+}
+
+need_rust() {
+    [ -f "$HOME/.cargo/env" ] && . "$HOME/.cargo/env"
+    local wanted have
+    wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+    have=$(rustc --version 2>/dev/null | cut -d' ' -f2 || true)
+    if [ -z "$have" ] || [ "$(printf '%s\n%s\n' "$wanted" "$have" | sort -V | head -n 1)" != "$wanted" ]; then
+        say "Rust $wanted or newer is needed, ${have:-none} was found. Get it from https://rustup.rs and run this again."
+        exit 1
+    fi
+}
+
+need_build_tools() {
+    need_command cc build-essential
+    need_command c++ build-essential
+    need_command make build-essential
+    need_command cmake cmake
+    need_rust
+}
