@@ -1,0 +1,31 @@
+//! The yardstick of `tests/bench.sh`: the least that a Pingora proxy can do. Usage: `bare_proxy LISTEN UPSTREAM`.
+
+use async_trait::async_trait;
+use pingora::prelude::*;
+use pingora::server::configuration::ServerConf;
+
+struct BareProxy(String);
+
+#[async_trait]
+impl ProxyHttp for BareProxy {
+    type CTX = ();
+    fn new_ctx(&self) {}
+    async fn upstream_peer(&self, _session: &mut Session, _ctx: &mut ()) -> Result<Box<HttpPeer>> {
+        Ok(Box::new(HttpPeer::new(self.0.as_str(), false, String::new())))
+    }
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let (Some(listen), Some(upstream)) = (arguments.next(), arguments.next()) else {
+        eprintln!("usage: bare_proxy LISTEN UPSTREAM");
+        std::process::exit(2);
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut server = Server::new_with_opt_and_conf(None, ServerConf { threads, ..ServerConf::default() });
+    server.bootstrap();
+    let mut service = http_proxy_service(&server.configuration, BareProxy(upstream));
+    service.add_tcp(&listen);
+    server.add_service(service);
+    server.run_forever();
+}
