@@ -3,4 +3,5 @@
 
 pub mod backend;
 pub mod config;
+pub mod demo_backend;
 pub mod telemetry;
