@@ -1,0 +1,29 @@
+//! Starts the gateway's binary, talks to it as clients do, and takes it down again.
+
+mod gateway;
+mod llama;
+mod ports;
+
+use std::{future::Future, time::Duration};
+
+pub(crate) use gateway::{Gateway, demo_model};
+pub(crate) use llama::{Llama, llama};
+pub(crate) use ports::free_ports;
+
+/// Waits for something that only shows from outside a process. Fails the test after 20 seconds.
+pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut probe: impl FnMut() -> F) -> T {
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    loop {
+        if let Some(value) = probe().await {
+            return value;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "still not the case after 20 s: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Whether a process is there (a zombie is not).
+pub(crate) fn is_alive(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| !stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['Z', 'X'])))
+}
