@@ -6,9 +6,14 @@
 //! same actions.
 
 mod action;
+mod admission;
 mod event;
+mod eviction;
+mod fleet;
 mod ids;
+mod policy;
 mod priority;
+mod queue;
 mod scheduler;
 mod settings;
 mod time;

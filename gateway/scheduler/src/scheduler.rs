@@ -1,53 +1,255 @@
-//! The state machine itself.
+//! The state machine itself: events in, actions out.
 
-use crate::{Action, Event, Generation, ReplicaId, Settings, Timestamp};
+mod dispatch;
+mod lifecycle;
+mod shutdown;
+mod swap;
+
+use std::collections::{BTreeSet, VecDeque};
+
+use crate::{
+    Action, Event, Generation, Outcome, ReplicaId, Request, RequestId, Settings, Timestamp,
+    admission::{Backlog, Verdict},
+    eviction::{self, Eviction},
+    fleet::{Fleet, ModelIx},
+    policy::{self, ModelTraits, Policy},
+    queue::{Requests, Slot, Stage},
+};
 
 /// Decides who goes next. See the crate's documentation for how to drive it.
 #[derive(Debug)]
 pub struct Scheduler {
     settings: Settings,
+    /// The latest time heard of.
+    now: Timestamp,
+    requests: Requests,
+    backlog: Backlog,
+    policy: Box<dyn Policy>,
+    fleet: Fleet,
+    eviction: Box<dyn Eviction>,
+    round: dispatch::Round,
+    /// Running requests, and those of them that hold a slot.
+    running: u64,
+    running_slots: u64,
+    /// When to look at which replica again.
+    alarms: BTreeSet<(Timestamp, ModelIx, usize)>,
+    preloads: swap::Preloads,
+    drain: shutdown::Drain,
+    actions: VecDeque<Action>,
 }
 
 impl Scheduler {
     /// An idle scheduler: nothing waits, nothing is loaded.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
-        Self { settings }
+        let mut fleet = Fleet::default();
+        fleet.configure(&settings.models);
+        let eviction = eviction::build(&settings.eviction);
+        let mut scheduler = Self {
+            now: Timestamp::ZERO,
+            requests: Requests::default(),
+            backlog: Backlog::default(),
+            policy: policy::build(&settings.policy, &traits(&fleet, &*eviction)),
+            fleet,
+            eviction,
+            round: dispatch::Round::default(),
+            running: 0,
+            running_slots: 0,
+            alarms: BTreeSet::new(),
+            preloads: swap::Preloads::default(),
+            drain: shutdown::Drain::default(),
+            actions: VecDeque::new(),
+            settings,
+        };
+        scheduler.refresh_all();
+        scheduler
     }
 
-    /// Takes in one event. `now` must not be earlier than at any call before.
+    /// Takes in one event. `now` must not be earlier than at any call before; if it is, the latest time counts.
+    ///
+    /// Events about requests, loads and models that are not known (any more) are ignored, and so is an arrival under
+    /// the number of a request that still waits or runs. What falls due by `now` (a ttl, the end of a pause) happens
+    /// before the event.
     pub fn handle(&mut self, now: Timestamp, event: Event) {
-        let _ = (now, event, &self.settings);
-        unimplemented!()
+        self.now = self.now.max(now);
+        self.expire();
+        self.ring_alarms();
+        match event {
+            Event::Arrive(request) => self.arrive(&request),
+            Event::Cancel { id } => self.cancel(id),
+            Event::Finished { id, usage: _ } => self.finished(id),
+            Event::LoadDone { replica, generation, ok } => self.load_done(replica, generation, ok),
+            Event::StopDone { replica, generation } => self.stop_done(replica, generation),
+            Event::Exited { replica, generation } => self.exited(replica, generation),
+            Event::Unload { models } => self.unload(&models),
+            Event::Preload { models } => self.preload(&models),
+            Event::Reconfigure(settings) => self.reconfigure(*settings),
+            Event::Drain => self.begin_drain(),
+            Event::Tick => {}
+        }
+        self.dispatch_round(true);
+        self.start_preloads();
+        self.end_drain();
     }
 
-    /// The next thing to do; call until `None`.
+    /// The next thing to do; call until `None`. Actions come in the order in which they have to be carried out.
     pub fn poll_action(&mut self) -> Option<Action> {
-        unimplemented!()
+        self.actions.pop_front()
     }
 
-    /// When to call again with [`Event::Tick`], if nothing happens before.
+    /// When to call again with [`Event::Tick`], if nothing happens before. It may turn out that nothing was due.
     #[must_use]
     pub fn deadline(&self) -> Option<Timestamp> {
-        unimplemented!()
+        let expiry = self.backlog.next_expiry().map(|(at, _)| at);
+        let alarm = self.alarms.first().map(|&(at, ..)| at);
+        [expiry, alarm].into_iter().flatten().min()
     }
 
     /// What waits in each band, by [`crate::Band::index`].
     #[must_use]
     pub fn bands(&self) -> [BandView; 3] {
-        unimplemented!()
+        self.backlog.views(&self.requests)
     }
 
     /// Requests that run now.
     #[must_use]
     pub fn running(&self) -> u64 {
-        unimplemented!()
+        self.running
     }
 
-    /// Every replica that is or was loaded, in order.
+    /// Every replica that is or was loaded, in order. Those of models that are no longer configured are left out once
+    /// they are gone.
     pub fn replicas(&self) -> impl Iterator<Item = ReplicaView> + '_ {
-        std::iter::empty()
+        self.fleet.sorted().flat_map(|model| {
+            let replicas = model.replicas.iter().enumerate();
+            replicas
+                .filter(|(_, replica)| replica.generation.0 > 0 && (model.settings.is_some() || replica.is_up()))
+                .map(|(index, replica)| ReplicaView {
+                    replica: ReplicaId { model: model.id, index: index as u32 },
+                    generation: replica.generation,
+                    state: replica.state,
+                    running: replica.running,
+                })
+        })
     }
+
+    fn arrive(&mut self, request: &Request) {
+        if self.requests.contains(request.id) {
+            return;
+        }
+        let refuse =
+            |outcome, retry_after| Action::Reject { id: request.id, outcome, waited: Default::default(), retry_after };
+        if self.drain.has_begun() {
+            self.actions.push_back(refuse(Outcome::Shutdown, Some(shutdown::RETRY_AFTER)));
+            return;
+        }
+        let Some(model) = self.fleet.find(request.model) else {
+            self.actions.push_back(refuse(Outcome::UnknownModel, None));
+            return;
+        };
+        let slot = self.requests.insert(request, model, self.now);
+        self.backlog.add(&self.settings.admission, &mut self.requests, slot, self.now);
+        self.policy.push(&mut self.requests, slot);
+        if self.backlog.judge(&self.settings.admission, &self.requests, slot) != Verdict::Fits {
+            self.admit(slot);
+        }
+    }
+
+    /// Decides about an arrival that a bound is too small for.
+    fn admit(&mut self, slot: Slot) {
+        // Bounds are for what waits: if it can go at once, it may.
+        self.dispatch_round(false);
+        if !self.requests[slot].is_waiting() {
+            return;
+        }
+        match self.backlog.judge(&self.settings.admission, &self.requests, slot) {
+            Verdict::Fits => {}
+            Verdict::Displace(victims) => {
+                for victim in victims {
+                    self.reject(victim, Outcome::Evicted);
+                }
+            }
+            Verdict::Full => self.reject(slot, Outcome::RejectedCapacity),
+        }
+    }
+
+    fn cancel(&mut self, id: RequestId) {
+        match self.requests.find(id) {
+            Some(slot) if self.requests[slot].is_waiting() => {
+                self.leave_queue(slot);
+                self.requests.remove(slot);
+            }
+            _ => self.finished(id),
+        }
+    }
+
+    fn finished(&mut self, id: RequestId) {
+        let Some(slot) = self.requests.find(id) else { return };
+        let Stage::Running(run) = self.requests[slot].stage else { return };
+        let model = self.requests.remove(slot).model;
+        self.running -= 1;
+        self.running_slots -= u64::from(run.takes_slot);
+        let replica = &mut self.fleet.get_mut(model).replicas[run.replica as usize];
+        // The count of a load that is gone went with it.
+        if replica.generation == run.generation && replica.is_up() {
+            replica.running -= 1;
+            replica.failures = 0;
+            replica.idle_since = self.now;
+            self.refresh(model);
+        }
+    }
+
+    /// Rejects what has waited too long.
+    fn expire(&mut self) {
+        while let Some((at, slot)) = self.backlog.next_expiry()
+            && at <= self.now
+        {
+            self.reject(slot, Outcome::RejectedTtl);
+        }
+    }
+
+    /// Ends the wait of a request with an error.
+    fn reject(&mut self, slot: Slot, outcome: Outcome) {
+        self.leave_queue(slot);
+        let entry = self.requests.remove(slot);
+        let retry_after = match outcome {
+            Outcome::UnknownModel => None,
+            Outcome::Shutdown => Some(shutdown::RETRY_AFTER),
+            Outcome::LoadFailed => self.fleet[entry.model].pause_left(self.now),
+            _ => Some(self.backlog.retry_after(self.now)),
+        };
+        let (id, waited) = (entry.id, self.now.since(entry.arrived));
+        self.actions.push_back(Action::Reject { id, outcome, waited, retry_after });
+    }
+
+    /// Takes a request out of everything that concerns only those who wait.
+    fn leave_queue(&mut self, slot: Slot) {
+        self.policy.remove(&mut self.requests, slot);
+        self.backlog.remove(&mut self.requests, slot);
+        self.release_swap(slot);
+        let model = self.requests[slot].model;
+        if self.policy.head(model).is_none() {
+            // Its ttl runs again.
+            self.refresh(model);
+        }
+    }
+
+    /// Builds the policy anew and queues everybody who waits, in arrival order.
+    fn rebuild_policy(&mut self) {
+        self.policy = policy::build(&self.settings.policy, &traits(&self.fleet, &*self.eviction));
+        for slot in self.requests.waiting() {
+            self.policy.push(&mut self.requests, slot);
+        }
+    }
+}
+
+fn traits(fleet: &Fleet, eviction: &dyn Eviction) -> Vec<ModelTraits> {
+    let traits = |model: &crate::fleet::Model| ModelTraits {
+        id: model.id,
+        takes_slot: model.takes_slot(),
+        class: model.is_managed().then(|| eviction.class(model.id)),
+    };
+    fleet.iter().map(traits).collect()
 }
 
 /// What waits in one band.

@@ -1,0 +1,341 @@
+//! Policies that give each request one score, highest first, equal scores in arrival order.
+//!
+//! All requests age at one rate, so their order never changes while they wait: comparing `priority + waited/divisor`
+//! is comparing `priority·divisor − arrival`. A request is therefore keyed once, at arrival, in exact integers. Within
+//! a level (one model, one priority) arrival order is the order; across levels and models winner trees keep the best.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+    num::NonZeroU64,
+};
+
+use super::{Candidate, ModelTraits, Passed, Policy, Standing, Terms};
+use crate::{
+    Band, ModelId, Priority, RequestId, Timestamp,
+    fleet::ModelIx,
+    queue::{Chain, Entry, List, Requests, Slot, Tournament},
+};
+
+/// The parameters of a score.
+#[derive(Clone, Debug)]
+pub(super) struct Order {
+    /// How long a request waits to gain one point; none when it gains nothing.
+    pub(super) micros_per_point: Option<NonZeroU64>,
+    /// Points for a request whose model is ready.
+    pub(super) affinity: u32,
+    /// How many jobs run at once.
+    pub(super) slots: Option<u32>,
+    /// Points for every request of a model.
+    pub(super) model_priority: BTreeMap<ModelId, i64>,
+}
+
+impl Order {
+    fn ages(&self) -> bool {
+        self.micros_per_point.is_some()
+    }
+
+    /// What one point weighs in a [`Key`].
+    fn unit(&self) -> i128 {
+        self.micros_per_point.map_or(1, |micros| i128::from(micros.get()))
+    }
+
+    /// Affinity breaks near-ties and never lifts a request out of its band.
+    fn affinity(&self, priority: Priority) -> u32 {
+        let room = match priority.band() {
+            Band::Interactive => return self.affinity,
+            Band::Normal => 99 - priority.0,
+            Band::Batch => (-1_i64).saturating_sub(priority.0),
+        };
+        self.affinity.min(u32::try_from(room).unwrap_or(u32::MAX))
+    }
+}
+
+/// A place in the order; the greatest goes first. Equal scores go in arrival order, which is that of the numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    score: i128,
+    arrival: Reverse<RequestId>,
+}
+
+impl Key {
+    fn plus(self, score: i128) -> Self {
+        Self { score: self.score + score, ..self }
+    }
+}
+
+/// The waiting requests of all models, ordered by score.
+#[derive(Debug)]
+pub(super) struct Scored {
+    order: Order,
+    models: Vec<ModelQueue>,
+    /// Models that take no slot, and models that do.
+    lanes: [Lane; 2],
+    /// Who is set aside, to be brought back at the end of the round.
+    aside: Vec<ModelIx>,
+    aside_classes: Vec<usize>,
+}
+
+/// The waiting requests of one model.
+#[derive(Debug)]
+struct ModelQueue {
+    traits: ModelTraits,
+    model_priority: i64,
+    levels: BTreeMap<Priority, List>,
+    /// The head of each level; only kept when requests age, for otherwise the highest level has the best.
+    heads: BTreeSet<(Key, Priority)>,
+    standing: Standing,
+    is_aside: bool,
+    /// The best request, and the key under which it stands among the unloaded models of its class.
+    best: Option<Slot>,
+    unloaded: Option<Key>,
+}
+
+/// The candidates, one for each model: its best request.
+#[derive(Debug)]
+struct Lane {
+    /// Ready models, affinity included.
+    ready: Tournament<Key>,
+    /// Unloaded models by class, and the best of each class. The last class is for models that conflict with nobody.
+    unloaded: Vec<BTreeSet<(Key, ModelIx)>>,
+    classes: Tournament<Key>,
+    class_aside: Vec<bool>,
+    /// All candidates as they would stand without aging, and without affinity: to tell who was passed over.
+    ageless: Tournament<Key>,
+    plain: Tournament<Key>,
+}
+
+impl Lane {
+    fn new(models: usize, classes: usize) -> Self {
+        Self {
+            ready: Tournament::new(models),
+            unloaded: vec![BTreeSet::new(); classes],
+            classes: Tournament::new(classes),
+            class_aside: vec![false; classes],
+            ageless: Tournament::new(models),
+            plain: Tournament::new(models),
+        }
+    }
+
+    fn best(&self) -> Option<(Key, ModelIx, Standing)> {
+        let ready = self.ready.best().map(|(model, key)| (key, model, Standing::Ready));
+        let unloaded = self
+            .classes
+            .best()
+            .and_then(|(class, _)| self.unloaded[class].last().map(|&(key, model)| (key, model, Standing::Unloaded)));
+        ready.into_iter().chain(unloaded).max_by_key(|&(key, ..)| key)
+    }
+
+    fn update_class(&mut self, class: usize) {
+        let best = self.unloaded[class].last().map(|&(key, _)| key).filter(|_| !self.class_aside[class]);
+        self.classes.set(class, best);
+    }
+}
+
+impl Scored {
+    pub(super) fn new(order: Order, models: &[ModelTraits]) -> Self {
+        let classes = models.iter().filter_map(|model| model.class).max().map_or(1, |class| class + 2);
+        let queues = models.iter().map(|&traits| ModelQueue {
+            traits,
+            model_priority: order.model_priority.get(&traits.id).copied().unwrap_or(0),
+            levels: BTreeMap::new(),
+            heads: BTreeSet::new(),
+            standing: Standing::Blocked,
+            is_aside: false,
+            best: None,
+            unloaded: None,
+        });
+        Self {
+            models: queues.collect(),
+            lanes: [Lane::new(models.len(), classes), Lane::new(models.len(), classes)],
+            order,
+            aside: Vec::new(),
+            aside_classes: Vec::new(),
+        }
+    }
+
+    /// A request's place in the order, affinity left out.
+    fn key(&self, entry: &Entry) -> Key {
+        let points = i128::from(entry.priority.0) + i128::from(self.models[entry.model].model_priority);
+        let arrived = if self.order.ages() { i128::from(entry.arrived.0) } else { 0 };
+        Key { score: points * self.order.unit() - arrived, arrival: Reverse(entry.id) }
+    }
+
+    /// What affinity adds to the key of a request of this model.
+    fn lift(&self, model: &ModelQueue, priority: Priority) -> i128 {
+        match model.standing {
+            Standing::Ready => i128::from(self.order.affinity(priority)) * self.order.unit(),
+            Standing::Unloaded | Standing::Blocked => 0,
+        }
+    }
+
+    /// The best request of a model if none aged: the oldest of its highest level, with its score in points.
+    fn ageless(&self, requests: &Requests, model: &ModelQueue) -> Option<Key> {
+        let (&priority, level) = model.levels.last_key_value()?;
+        let id = requests[level.front()?].id;
+        let points = i128::from(priority.0) + self.lift(model, priority) / self.order.unit();
+        Some(Key { score: points, arrival: Reverse(id) })
+    }
+
+    /// Brings a model's place among the candidates up to date.
+    fn update(&mut self, requests: &Requests, model: ModelIx) {
+        let queue = &self.models[model];
+        let best = if self.order.ages() {
+            queue.heads.last().and_then(|(_, priority)| queue.levels.get(priority))
+        } else {
+            queue.levels.values().next_back()
+        }
+        .and_then(List::front);
+
+        let mut ready = None;
+        let mut unloaded = None;
+        let mut plain = None;
+        let mut ageless = None;
+        if let (Some(slot), false) = (best, queue.is_aside) {
+            let entry = &requests[slot];
+            let key = self.key(entry);
+            match queue.standing {
+                Standing::Ready => ready = Some(key.plus(self.lift(queue, entry.priority))),
+                Standing::Unloaded => unloaded = Some(key),
+                Standing::Blocked => {}
+            }
+            if queue.standing != Standing::Blocked {
+                plain = (self.order.affinity > 0).then_some(key);
+                ageless = if self.order.ages() { self.ageless(requests, queue) } else { None };
+            }
+        }
+
+        let queue = &mut self.models[model];
+        queue.best = best;
+        let lane = &mut self.lanes[usize::from(queue.traits.takes_slot)];
+        lane.ready.set(model, ready);
+        lane.plain.set(model, plain);
+        lane.ageless.set(model, ageless);
+        if queue.unloaded != unloaded {
+            let class = queue.traits.class.unwrap_or(lane.unloaded.len() - 1);
+            if let Some(old) = queue.unloaded {
+                lane.unloaded[class].remove(&(old, model));
+            }
+            if let Some(new) = unloaded {
+                lane.unloaded[class].insert((new, model));
+            }
+            queue.unloaded = unloaded;
+            lane.update_class(class);
+        }
+    }
+}
+
+impl Policy for Scored {
+    fn slots(&self) -> Option<u32> {
+        self.order.slots
+    }
+
+    fn push(&mut self, requests: &mut Requests, slot: Slot) {
+        let entry = &requests[slot];
+        let (model, priority, key) = (entry.model, entry.priority, self.key(entry));
+        let queue = &mut self.models[model];
+        let level = queue.levels.entry(priority).or_default();
+        let is_head = level.front().is_none();
+        level.push_back(requests.entries_mut(), Chain::Level, slot);
+        if is_head {
+            if self.order.ages() {
+                queue.heads.insert((key, priority));
+            }
+            self.update(requests, model);
+        }
+    }
+
+    fn remove(&mut self, requests: &mut Requests, slot: Slot) {
+        let entry = &requests[slot];
+        let (model, priority, key) = (entry.model, entry.priority, self.key(entry));
+        let Some(level) = self.models[model].levels.get_mut(&priority) else { return };
+        let was_head = level.front() == Some(slot);
+        level.unlink(requests.entries_mut(), Chain::Level, slot);
+        if !was_head {
+            return;
+        }
+        let next = level.front();
+        let next_key = next.map(|next| self.key(&requests[next]));
+        let queue = &mut self.models[model];
+        if next.is_none() {
+            queue.levels.remove(&priority);
+        }
+        if self.order.ages() {
+            queue.heads.remove(&(key, priority));
+            queue.heads.extend(next_key.map(|key| (key, priority)));
+        }
+        self.update(requests, model);
+    }
+
+    fn set_standing(&mut self, requests: &Requests, model: ModelIx, standing: Standing) {
+        if self.models[model].standing != standing {
+            self.models[model].standing = standing;
+            self.update(requests, model);
+        }
+    }
+
+    fn best(&self, slot_free: bool) -> Option<Candidate> {
+        let [without_slot, with_slot] = &self.lanes;
+        let best = without_slot.best().into_iter().chain(with_slot.best().filter(|_| slot_free));
+        let (_, model, standing) = best.max_by_key(|&(key, ..)| key)?;
+        let slot = self.models[model].best?;
+        Some(Candidate { slot, model, standing })
+    }
+
+    fn head(&self, model: ModelIx) -> Option<Slot> {
+        self.models[model].best
+    }
+
+    fn set_aside(&mut self, requests: &Requests, model: ModelIx) {
+        self.models[model].is_aside = true;
+        self.aside.push(model);
+        self.update(requests, model);
+    }
+
+    fn set_aside_class(&mut self, class: usize) {
+        self.aside_classes.push(class);
+        for lane in &mut self.lanes {
+            lane.class_aside[class] = true;
+            lane.update_class(class);
+        }
+    }
+
+    fn end_round(&mut self, requests: &Requests) {
+        while let Some(model) = self.aside.pop() {
+            self.models[model].is_aside = false;
+            self.update(requests, model);
+        }
+        while let Some(class) = self.aside_classes.pop() {
+            for lane in &mut self.lanes {
+                lane.class_aside[class] = false;
+                lane.update_class(class);
+            }
+        }
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "for people; the order is decided in integers")]
+    fn terms(&self, requests: &Requests, slot: Slot, now: Timestamp) -> Terms {
+        let entry = &requests[slot];
+        let waited = now.since(entry.arrived).as_micros() as f64;
+        Terms {
+            model_priority: self.models[entry.model].model_priority,
+            affinity: self.order.affinity(entry.priority),
+            aging: self.order.micros_per_point.map_or(0.0, |micros| waited / micros.get() as f64),
+        }
+    }
+
+    fn passed_by(&self, requests: &Requests, candidate: Candidate) -> Passed {
+        let queue = &self.models[candidate.model];
+        let id = requests[candidate.slot].id;
+        let lane = &self.lanes[usize::from(queue.traits.takes_slot)];
+        let other = |key: Option<Key>| key.map(|key| key.arrival.0).filter(|&other| other != id);
+        if queue.traits.takes_slot {
+            let best = |tournament: &Tournament<Key>| other(tournament.best().map(|(_, key)| key));
+            Passed { by_aging: best(&lane.ageless), by_affinity: best(&lane.plain) }
+        } else {
+            // Those that take no slot compete only with requests of their own model.
+            let by_aging = if self.order.ages() { other(self.ageless(requests, queue)) } else { None };
+            Passed { by_aging, by_affinity: None }
+        }
+    }
+}

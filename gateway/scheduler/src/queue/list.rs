@@ -1,0 +1,93 @@
+//! Doubly-linked lists threaded through the request store: O(1) at both ends and in the middle.
+
+use slab::Slab;
+
+use super::{Entry, Slot};
+
+/// No entry.
+const NIL: Slot = Slot::MAX;
+
+/// Which of an entry's links a list runs through. An entry is in at most one list of each kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Chain {
+    /// The waiting requests of one model at one priority level.
+    Level,
+    /// The waiting requests of one band.
+    Band,
+    /// The waiting sheddable requests at one priority, of all models.
+    Sheddable,
+}
+
+impl Chain {
+    /// How many kinds there are.
+    pub(crate) const COUNT: usize = 3;
+}
+
+/// An entry's neighbours in one list.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Link {
+    prev: Slot,
+    next: Slot,
+}
+
+impl Default for Link {
+    fn default() -> Self {
+        Self { prev: NIL, next: NIL }
+    }
+}
+
+/// Requests in arrival order, oldest first.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct List {
+    head: Slot,
+    tail: Slot,
+}
+
+impl Default for List {
+    fn default() -> Self {
+        Self { head: NIL, tail: NIL }
+    }
+}
+
+impl List {
+    /// The oldest entry.
+    pub(crate) fn front(&self) -> Option<Slot> {
+        some(self.head)
+    }
+
+    /// From the newest entry to the oldest.
+    pub(crate) fn newest_first<'a>(
+        &self,
+        entries: &'a Slab<Entry>,
+        chain: Chain,
+    ) -> impl Iterator<Item = Slot> + use<'a> {
+        std::iter::successors(some(self.tail), move |&slot| some(entries[slot as usize].links[chain as usize].prev))
+    }
+
+    /// Appends an entry as the newest.
+    pub(crate) fn push_back(&mut self, entries: &mut Slab<Entry>, chain: Chain, slot: Slot) {
+        entries[slot as usize].links[chain as usize] = Link { prev: self.tail, next: NIL };
+        match some(self.tail) {
+            Some(tail) => entries[tail as usize].links[chain as usize].next = slot,
+            None => self.head = slot,
+        }
+        self.tail = slot;
+    }
+
+    /// Takes out an entry that is in this list.
+    pub(crate) fn unlink(&mut self, entries: &mut Slab<Entry>, chain: Chain, slot: Slot) {
+        let Link { prev, next } = std::mem::take(&mut entries[slot as usize].links[chain as usize]);
+        match some(prev) {
+            Some(prev) => entries[prev as usize].links[chain as usize].next = next,
+            None => self.head = next,
+        }
+        match some(next) {
+            Some(next) => entries[next as usize].links[chain as usize].prev = prev,
+            None => self.tail = prev,
+        }
+    }
+}
+
+fn some(slot: Slot) -> Option<Slot> {
+    (slot != NIL).then_some(slot)
+}

@@ -1,0 +1,9 @@
+//! Where requests are kept: one store for all, chained into lists without copying.
+
+mod list;
+mod requests;
+mod tournament;
+
+pub(crate) use list::{Chain, List};
+pub(crate) use requests::{Entry, Requests, Running, Slot, Stage};
+pub(crate) use tournament::Tournament;

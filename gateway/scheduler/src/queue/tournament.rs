@@ -1,0 +1,81 @@
+//! The best of a few players whose scores change often: a winner tree.
+
+/// Keeps the player with the greatest key. A change costs at most one comparison for each doubling of the number of
+/// players, without allocating; asking for the best costs nothing.
+#[derive(Debug)]
+pub(crate) struct Tournament<K> {
+    keys: Vec<Option<K>>,
+    /// A complete binary tree over the players, root at 1; each node holds the better of its two children.
+    winners: Vec<u32>,
+}
+
+impl<K: Ord + Copy> Tournament<K> {
+    /// A tournament that nobody plays in yet.
+    pub(crate) fn new(players: usize) -> Self {
+        let size = players.next_power_of_two().max(2);
+        let mut winners = vec![0; size];
+        for node in (1..size).rev() {
+            // Without keys any winner below will do; the left-most keeps the tree consistent.
+            winners[node] = if node >= size / 2 { (2 * node - size) as u32 } else { winners[2 * node] };
+        }
+        Self { keys: vec![None; size], winners }
+    }
+
+    /// Sets a player's key; `None` takes it out.
+    pub(crate) fn set(&mut self, player: usize, key: Option<K>) {
+        if self.keys[player] == key {
+            return;
+        }
+        self.keys[player] = key;
+        let size = self.keys.len();
+        let mut node = (size + player) / 2;
+        let mut winner = self.better(player as u32, (player ^ 1) as u32);
+        while node > 0 {
+            // Someone else wins here as before: nothing changes further up.
+            if self.winners[node] == winner && winner != player as u32 {
+                return;
+            }
+            self.winners[node] = winner;
+            if node > 1 {
+                winner = self.better(winner, self.winners[node ^ 1]);
+            }
+            node /= 2;
+        }
+    }
+
+    /// The player with the greatest key, and that key.
+    pub(crate) fn best(&self) -> Option<(usize, K)> {
+        let player = self.winners[1] as usize;
+        self.keys[player].map(|key| (player, key))
+    }
+
+    fn better(&self, a: u32, b: u32) -> u32 {
+        if self.keys[a as usize] >= self.keys[b as usize] { a } else { b }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn agrees_with_a_scan(
+            players in 1_usize..40,
+            changes in prop::collection::vec((any::<prop::sample::Index>(), prop::option::of(0_u8..50)), 1..200),
+        ) {
+            let mut tournament = Tournament::new(players);
+            let mut keys = vec![None; players];
+            for (player, key) in changes {
+                let player = player.index(players);
+                // Keys are unique in use; make them so here.
+                let key = key.map(|key| (key, player));
+                tournament.set(player, key);
+                keys[player] = key;
+                prop_assert_eq!(tournament.best().map(|(_, key)| key), keys.iter().flatten().max().copied());
+            }
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! The scheduler seen from outside: events in, actions out, time by hand.
+
+mod admission;
+mod failure;
+mod fifo;
+mod fleet;
+mod priority;
+mod serial;
+mod swap;
+mod yard;
