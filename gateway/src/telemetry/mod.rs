@@ -1,62 +1,12 @@
-//! What the gateway tells of itself: Prometheus metrics and the activity log.
+//! What the gateway tells of itself: Prometheus metrics, and an activity log that explains every wait.
 
-/// One request's row in the activity log, written once when it has ended, however it ended.
-#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
-pub struct ActivityRecord {
-    /// `x-request-id`, the client's own where it sent one.
-    pub id: String,
-    /// The scheduler's number; 0 for a request that never reached it.
-    pub seq: u64,
-    /// Unix time in milliseconds at which it arrived.
-    pub arrived_ms: i64,
-    /// Unix time in milliseconds at which it was dispatched.
-    pub dispatched_ms: Option<i64>,
-    /// Unix time in milliseconds at which it ended.
-    pub ended_ms: i64,
-    /// The path without its query.
-    pub path: String,
-    /// The model's id after aliases; as asked when unknown.
-    pub model: String,
-    /// The tenant, where known.
-    pub tenant: Option<String>,
-    /// The priority as understood.
-    pub serial_priority: i64,
-    /// Its band.
-    pub serial_band: String,
-    /// The score at dispatch; the priority alone when it never was.
-    pub serial_score: f64,
-    /// Milliseconds from arrival to dispatch, or to the end when it never was.
-    pub serial_queue_wait_ms: i64,
-    /// Points for a ready model.
-    pub affinity: i64,
-    /// Points for having waited.
-    pub aging: f64,
-    /// Points of the model.
-    pub model_priority: i64,
-    /// Milliseconds of the wait in which its model was made ready for it.
-    pub swap_ms: Option<i64>,
-    /// Who would have gone in its place without aging.
-    pub passed_by_aging: Option<u64>,
-    /// Who would have gone in its place without swap affinity.
-    pub passed_by_affinity: Option<u64>,
-    /// `dispatched`, or the scheduler's outcome, or `cancelled`, or `invalid` for one refused before the queue.
-    pub outcome: String,
-    /// The HTTP status sent; 0 when the client left before one was.
-    pub status: u16,
-    /// Milliseconds from dispatch to the first byte of the answer's body.
-    pub first_byte_ms: Option<i64>,
-    /// Milliseconds from arrival to the end.
-    pub duration_ms: i64,
-    /// Whether the answer was streamed as server-sent events.
-    pub stream: bool,
-    /// Tokens in, as the model server reports.
-    pub prompt_tokens: Option<i64>,
-    /// Tokens out, as the model server reports.
-    pub completion_tokens: Option<i64>,
-    /// Bytes of the request's body.
-    pub request_bytes: i64,
-    /// Bytes of the answer's body.
-    pub response_bytes: i64,
-    /// What went wrong, where something did.
-    pub error: Option<String>,
-}
+mod activity;
+mod metrics;
+mod usage;
+
+pub use activity::{
+    ActivityLog, ActivityRecord, Explanation, Filter, FilterError, Group, LogExtent, Neighbour, OpenError, Order, Page,
+    PassedBy, QueryError, Reason, Term,
+};
+pub use metrics::{CONTENT_TYPE, Metrics, ScrapeState};
+pub use usage::{TokenUsage, UsageScanner};

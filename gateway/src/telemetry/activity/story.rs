@@ -1,0 +1,219 @@
+//! An explanation in plain sentences.
+
+use std::fmt::{self, Write};
+
+use super::{
+    explain::{Explanation, Group, Neighbour, Reason, Term},
+    record::ActivityRecord,
+};
+
+/// The summary, a sentence or two an entry.
+pub(super) fn tell(explanation: &Explanation) -> Vec<String> {
+    let request = &explanation.request;
+    let mut story = vec![arrival(request)];
+    let waited = request.serial_queue_wait_ms > 0;
+    if waited && !explanation.running_on_arrival.is_empty() {
+        story.push(running(request, &explanation.running_on_arrival));
+    }
+    if !explanation.went_first.is_empty() {
+        story.push(went_first(request, &explanation.went_first));
+    }
+    if let Some(swap) = request.swap_ms {
+        let rest = request.serial_queue_wait_ms - swap;
+        let rest =
+            if rest > 0 { format!("; the {} before were spent in the queue", span(rest)) } else { String::new() };
+        story.push(format!("Making its model ready took {}{rest}.", span(swap)));
+    }
+    story.extend(score(request));
+    story.extend(explanation.passed_by.iter().map(|passed| {
+        let whom = match &passed.request {
+            Some(other) => format!("`{}` ({}, priority {})", other.id, other.model, other.serial_priority),
+            None => format!("request number {} (not ended yet, or no longer in the log)", passed.seq),
+        };
+        match passed.term {
+            Term::Aging => format!("Because it had waited so long it went before {whom}."),
+            Term::SwapAffinity => format!("Because its model was loaded it went before {whom}."),
+        }
+    }));
+    story.push(ending(request));
+    if waited && !explanation.log.complete {
+        let log = &explanation.log;
+        story.push(format!(
+            "The log keeps {} rows, and its oldest ended at {}, after this request arrived: others that went first may \
+             be missing above.",
+            log.keeps,
+            time(log.oldest_ended_ms)
+        ));
+    }
+    story
+}
+
+fn arrival(request: &ActivityRecord) -> String {
+    let tenant = request.tenant.as_ref().map(|tenant| format!(" of tenant {tenant}")).unwrap_or_default();
+    let who = format!(
+        "The request{tenant} for model {} (priority {}, band {}) arrived at {}",
+        request.model,
+        request.serial_priority,
+        request.serial_band,
+        time(request.arrived_ms)
+    );
+    match (request.dispatched_ms, request.serial_queue_wait_ms) {
+        (Some(_), 0) => format!("{who} and was let through at once."),
+        (Some(_), wait) => format!("{who} and waited {} until it was let through.", span(wait)),
+        (None, 0) => format!("{who} and did not enter the queue."),
+        (None, wait) => format!("{who} and waited {} without being let through.", span(wait)),
+    }
+}
+
+fn running(request: &ActivityRecord, running: &[Neighbour]) -> String {
+    let until = running.iter().map(|other| other.ended_ms).max().unwrap_or(request.arrived_ms);
+    let went_on = span(until - request.arrived_ms);
+    match running {
+        [one] => format!(
+            "When it arrived, `{}` ({}, priority {}) was running, and ran for {went_on} more.",
+            one.id, one.model, one.serial_priority
+        ),
+        several => format!(
+            "When it arrived, {} requests were running; the last of them ran for {went_on} more.",
+            several.len()
+        ),
+    }
+}
+
+fn went_first(request: &ActivityRecord, groups: &[Group]) -> String {
+    let total: usize = groups.iter().map(|group| group.count).sum();
+    let reasons: Vec<_> = groups.iter().map(|group| format!("{} {}", group.count, because(request, group))).collect();
+    format!(
+        "While it waited, {} let through: {}.",
+        plural(total, "other request was", "other requests were"),
+        reasons.join("; ")
+    )
+}
+
+fn because(request: &ActivityRecord, group: &Group) -> String {
+    let one = group.count == 1;
+    match group.reason {
+        Reason::MoreUrgent => {
+            let priorities = if group.lowest_priority == group.highest_priority {
+                format!("priority {}", group.highest_priority)
+            } else {
+                format!("priorities {} to {}", group.lowest_priority, group.highest_priority)
+            };
+            // With a model's priority on top, the caller's alone may be no higher.
+            let models = if group.lowest_priority > request.serial_priority { "" } else { ", with the model's on top" };
+            format!("more urgent ({priorities}{models})")
+        }
+        Reason::ArrivedEarlier => "just as urgent, and there before".to_owned(),
+        Reason::WaitedLonger => "less urgent, but waiting for longer".to_owned(),
+        Reason::WarmModel => {
+            format!("for {} loaded already", if one { "a model that was" } else { "models that were" })
+        }
+        Reason::WhileLoading => "on other models, while its own was being made ready".to_owned(),
+        Reason::Beside => "on room that this one could not use".to_owned(),
+    }
+}
+
+/// The score by its terms, for a request that was dispatched.
+fn score(request: &ActivityRecord) -> Option<String> {
+    request.dispatched_ms?;
+    let mut terms = format!("priority {}", request.serial_priority);
+    if request.model_priority != 0 {
+        let _ = write!(terms, " + model's priority {}", request.model_priority);
+    }
+    if request.affinity != 0 {
+        let _ = write!(terms, " + {} for a loaded model", request.affinity);
+    }
+    if request.aging != 0.0 {
+        let _ = write!(terms, " + {:.2} for having waited", request.aging);
+    }
+    Some(format!("Its score was {}: {terms}.", rounded(request.serial_score)))
+}
+
+fn ending(request: &ActivityRecord) -> String {
+    let total = span(request.duration_ms);
+    let why = request.error.as_ref().map(|error| format!(": {}", error.trim_end_matches('.'))).unwrap_or_default();
+    let status = match request.status {
+        0 => "before any answer was sent".to_owned(),
+        status => format!("with status {status}"),
+    };
+    if request.dispatched_ms.is_none() {
+        return match request.outcome.as_str() {
+            "cancelled" => format!("Its client left after {total}, while it waited{why}."),
+            outcome => format!("It ended after {total} {status} ({outcome}){why}."),
+        };
+    }
+    let first_byte = request
+        .first_byte_ms
+        .map(|ms| format!("; the first byte of the answer came {} after it was let through", span(ms)));
+    let tokens = match (request.prompt_tokens, request.completion_tokens) {
+        (None, None) => String::new(),
+        (input, output) => format!("; {} tokens in, {} out", input.unwrap_or(0), output.unwrap_or(0)),
+    };
+    let outcome = if request.outcome == "dispatched" { String::new() } else { format!(" ({})", request.outcome) };
+    format!("It ended {status}{outcome}, {total} after it arrived{}{tokens}{why}.", first_byte.unwrap_or_default())
+}
+
+/// The explanation for a terminal.
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}\n", self.id)?;
+        for sentence in &self.summary {
+            writeln!(f, "{sentence}")?;
+        }
+        if !self.running_on_arrival.is_empty() {
+            table(f, "Running when it arrived", &self.running_on_arrival, self.running_on_arrival.len())?;
+        }
+        for group in &self.went_first {
+            let because = because(&self.request, group);
+            table(f, &format!("Went first: {because}"), &group.requests, group.count)?;
+        }
+        Ok(())
+    }
+}
+
+fn table(f: &mut fmt::Formatter<'_>, title: &str, requests: &[Neighbour], count: usize) -> fmt::Result {
+    writeln!(f, "\n{title}\n  {:>9}  {:>9}  {:>9}  {:>9}  {:<20}  id", "priority", "score", "waited", "ran", "model")?;
+    for other in requests {
+        let dispatched = other.dispatched_ms.unwrap_or(other.ended_ms);
+        writeln!(
+            f,
+            "  {:>9}  {:>9}  {:>9}  {:>9}  {:<20}  {}",
+            other.serial_priority,
+            rounded(other.serial_score),
+            span(dispatched - other.arrived_ms),
+            span(other.ended_ms - dispatched),
+            other.model,
+            other.id
+        )?;
+    }
+    match count - requests.len() {
+        0 => Ok(()),
+        more => writeln!(f, "  and {more} more"),
+    }
+}
+
+fn plural(count: usize, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
+/// At most two decimals.
+fn rounded(score: f64) -> String {
+    let text = format!("{score:.2}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// A time span from milliseconds, in at most two units.
+fn span(ms: i64) -> String {
+    let seconds = ms / 1000;
+    match ms {
+        ..1_000 => format!("{ms} ms"),
+        1_000..60_000 => format!("{:.1} s", ms as f64 / 1000.0),
+        60_000..3_600_000 => format!("{} min {} s", seconds / 60, seconds % 60),
+        _ => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+    }
+}
+
+/// Unix milliseconds as a date and time in UTC.
+fn time(ms: i64) -> String {
+    jiff::Timestamp::from_millisecond(ms).map_or_else(|_| ms.to_string(), |time| format!("{time:.3}"))
+}

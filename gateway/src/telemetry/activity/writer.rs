@@ -1,0 +1,189 @@
+//! The thread that writes the rows.
+
+use std::{
+    collections::VecDeque,
+    sync::mpsc::{Receiver, RecvTimeoutError, SyncSender},
+    thread,
+    time::{Duration, Instant},
+};
+
+use prometheus::IntCounter;
+use rusqlite::{Connection, named_params, params_from_iter};
+
+use super::{
+    record::{ActivityRecord, COLUMNS},
+    store::{self, Location},
+};
+
+/// How long rows gather before they are written, so that a busy gateway pays for one wake-up and one commit, not
+/// for one a request.
+const GATHER: Duration = Duration::from_millis(20);
+/// Rows in one transaction.
+const BATCH: usize = 256;
+/// Rows held back while the database cannot be written; more are dropped, the oldest first.
+pub(super) const MAX_PENDING: usize = 10_000;
+/// The pause between two tries to write what could not be written.
+const RETRY: Duration = Duration::from_secs(1);
+/// The pause between two warnings.
+const WARN_EVERY: Duration = Duration::from_secs(60);
+
+/// What the writer is asked to do.
+pub(super) enum Message {
+    /// Write a row. Boxed, so that the channel's buffer stays small.
+    Row(Box<ActivityRecord>),
+    /// Say when everything sent before has been written, or tried.
+    Flush(SyncSender<()>),
+    /// Do something to the connection.
+    #[cfg(test)]
+    Tamper(Box<dyn FnOnce(&Connection) + Send>),
+}
+
+pub(super) struct Writer {
+    location: Location,
+    /// `None` after a failure that a new connection may cure.
+    connection: Option<Connection>,
+    insert: String,
+    keep_rows: i64,
+    pending: VecDeque<ActivityRecord>,
+    dropped: IntCounter,
+    /// When to try again, after a failure.
+    retry_at: Option<Instant>,
+    warned_at: Option<Instant>,
+}
+
+impl Writer {
+    pub(super) fn new(location: Location, connection: Connection, keep_rows: u64, dropped: IntCounter) -> Self {
+        let places = vec!["?"; COLUMNS.len()].join(", ");
+        Self {
+            location,
+            connection: Some(connection),
+            insert: format!("INSERT INTO activity ({}) VALUES ({places})", COLUMNS.join(", ")),
+            keep_rows: i64::try_from(keep_rows.max(1)).unwrap_or(i64::MAX),
+            pending: VecDeque::new(),
+            dropped,
+            retry_at: None,
+            warned_at: None,
+        }
+    }
+
+    /// Writes until every sender is gone, and then what is left.
+    pub(super) fn run(mut self, messages: &Receiver<Message>) {
+        let mut flushed = Vec::new();
+        loop {
+            let first = match self.retry_at {
+                None => messages.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(at) => messages.recv_timeout(at.saturating_duration_since(Instant::now())),
+            };
+            match first {
+                Ok(message) => self.take(message, &mut flushed),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return self.write(),
+            }
+            if flushed.is_empty() {
+                // A flush ends this early.
+                thread::park_timeout(GATHER);
+            }
+            for message in messages.try_iter().take(MAX_PENDING) {
+                self.take(message, &mut flushed);
+            }
+            if !flushed.is_empty() || self.retry_at.is_none_or(|at| at <= Instant::now()) {
+                self.write();
+            }
+            for done in flushed.drain(..) {
+                // Whoever asked may have lost patience.
+                let _ = done.try_send(());
+            }
+        }
+    }
+
+    fn take(&mut self, message: Message, flushed: &mut Vec<SyncSender<()>>) {
+        match message {
+            Message::Row(record) => {
+                self.pending.push_back(*record);
+                if self.pending.len() > MAX_PENDING {
+                    self.pending.pop_front();
+                    self.dropped.inc();
+                }
+            }
+            Message::Flush(done) => flushed.push(done),
+            #[cfg(test)]
+            Message::Tamper(tamper) => {
+                if let Some(connection) = &self.connection {
+                    tamper(connection);
+                }
+            }
+        }
+    }
+
+    /// Writes everything pending, or as much as can be written.
+    fn write(&mut self) {
+        while !self.pending.is_empty() {
+            let rows = self.pending.len().min(BATCH);
+            match self.write_batch(rows) {
+                Ok(()) => {
+                    self.pending.drain(..rows);
+                    if self.retry_at.take().is_some() {
+                        self.warned_at = None;
+                        tracing::info!("the activity log is written again");
+                    }
+                }
+                Err(Failure::Database(error)) if !store::may_pass(&error) => {
+                    // It is these rows that the database will not have: keeping them would hold up all others.
+                    self.pending.drain(..rows);
+                    self.dropped.inc_by(rows as u64);
+                    self.warn(&error);
+                }
+                Err(failure) => {
+                    if let (Location::File(_), Failure::Database(error)) = (&self.location, &failure)
+                        && store::needs_reopening(error)
+                    {
+                        self.connection = None;
+                    }
+                    self.retry_at = Some(Instant::now() + RETRY);
+                    self.warn(&failure);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn write_batch(&mut self, rows: usize) -> Result<(), Failure> {
+        let connection = match &mut self.connection {
+            Some(connection) => connection,
+            none => none.insert(self.location.open_writer()?),
+        };
+        let transaction = connection.transaction()?;
+        {
+            let mut insert = transaction.prepare_cached(&self.insert)?;
+            for record in self.pending.iter().take(rows) {
+                insert.execute(params_from_iter(record.values()))?;
+            }
+            // Rows are numbered without gaps: only the oldest are ever deleted.
+            transaction
+                .prepare_cached("DELETE FROM activity WHERE row <= (SELECT max(row) FROM activity) - :rows")?
+                .execute(named_params! { ":rows": self.keep_rows })?;
+        }
+        Ok(transaction.commit()?)
+    }
+
+    fn warn(&mut self, why: &dyn std::fmt::Display) {
+        if self.warned_at.is_some_and(|at| at.elapsed() < WARN_EVERY) {
+            return;
+        }
+        self.warned_at = Some(Instant::now());
+        tracing::warn!(
+            waiting = self.pending.len(),
+            dropped = self.dropped.get(),
+            "cannot write the activity log: {why}; up to {MAX_PENDING} rows wait in memory, then the oldest are dropped"
+        );
+    }
+}
+
+/// Why a batch was not written.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Open(#[from] super::OpenError),
+    #[error(transparent)]
+    Database(#[from] rusqlite::Error),
+}
