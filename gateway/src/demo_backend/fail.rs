@@ -1,7 +1,8 @@
 //! What goes wrong, on purpose.
 
 use std::{
-    io,
+    fmt,
+    io::{self, Write},
     process::{Child, Command},
     str::FromStr,
     time::Duration,
@@ -148,7 +149,7 @@ impl Fails {
             return Ok(None);
         }
         let child = Command::new("sleep").arg("86400").spawn()?;
-        println!("worker {}", child.id());
+        tell(format_args!("worker {}", child.id()));
         Ok(Some(child))
     }
 }
@@ -158,12 +159,22 @@ pub(super) async fn spam_stderr(rate: u32) {
     let mut ticks = tokio::time::interval(Duration::from_secs(1) / rate.max(1));
     for line in 1_u64.. {
         ticks.tick().await;
-        eprintln!("demo-backend: line {line} of the noise that --fail stderr-spam asked for");
+        say(format_args!("line {line} of the noise that --fail stderr-spam asked for"));
     }
+}
+
+/// A line on stderr. Nobody has to listen: whoever started the server may have closed the pipe.
+pub(super) fn say(message: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr(), "demo-backend: {message}");
+}
+
+/// A line on stdout, for programs.
+pub(super) fn tell(message: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stdout(), "{message}");
 }
 
 /// Ends the process without any goodbye, as a crash does.
 pub(super) fn crash(why: &str) -> ! {
-    eprintln!("demo-backend: fatal: {why}");
+    say(format_args!("fatal: {why}"));
     std::process::exit(139)
 }

@@ -34,6 +34,7 @@ use tokio::{
 pub use fail::Fail;
 
 use engine::Engine;
+use fail::{say, tell};
 
 /// How the server behaves. Durations are written with units: `1.5s`, `250ms`, `2m`.
 #[derive(Clone, Debug, clap::Args)]
@@ -168,7 +169,7 @@ pub async fn run(options: Options) -> io::Result<()> {
     let fails = fail::Fails::new(options.fail.iter().copied());
     let (host, port, stop_time) = (options.host.clone(), options.port, options.stop_time);
     if let Some(code) = fails.exit_at_start() {
-        eprintln!("demo-backend: error: failed to load model '{}': told to exit at start", options.model);
+        say(format_args!("error: failed to load model '{}': told to exit at start", options.model));
         std::process::exit(code);
     }
     let mut terminate = signal(SignalKind::terminate())?;
@@ -177,8 +178,8 @@ pub async fn run(options: Options) -> io::Result<()> {
     let server = Server::bind(options)
         .await
         .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {host}:{port}: {error}")))?;
-    println!("{}", server.local_addr());
-    eprintln!("demo-backend: model '{model}' on http://{}, loaded in {load_time:?}", server.local_addr());
+    tell(format_args!("{}", server.local_addr()));
+    say(format_args!("model '{model}' on http://{}, loaded in {load_time:?}", server.local_addr()));
     let _worker = fails.spawn_worker()?;
     if let Some(rate) = fails.stderr_spam() {
         tokio::spawn(fail::spam_stderr(rate));
@@ -190,9 +191,9 @@ pub async fn run(options: Options) -> io::Result<()> {
             _ = terminate.recv() => if !fails.ignores_sigterm() { break },
             _ = interrupt.recv() => break,
         }
-        eprintln!("demo-backend: SIGTERM ignored, as told");
+        say(format_args!("SIGTERM ignored, as told"));
     }
-    eprintln!("demo-backend: stopping");
+    say(format_args!("stopping"));
     tokio::select! {
         result = serving => result,
         () = tokio::time::sleep(stop_time) => Ok(()),

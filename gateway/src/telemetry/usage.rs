@@ -1,9 +1,9 @@
 //! Token usage, read out of an answer as it passes.
 
-use memchr::memmem;
+use memchr::{memchr, memrchr};
 use serde::Deserialize;
 
-/// Bytes kept between two chunks to recognise a key that was split.
+/// Bytes kept between two chunks to recognise a key that was split: the longest, its quotes and its colon.
 const OVERLAP: usize = 24;
 /// A value that is longer than this is not a count, nor an object of counts.
 const MAX_VALUE: usize = 8 << 10;
@@ -38,7 +38,7 @@ pub struct UsageScanner {
     events: bool,
     /// The end of what came before, then the present chunk.
     window: Vec<u8>,
-    /// Where in `window` to look for the next key.
+    /// Where in `window` to look for the next colon.
     position: usize,
     reported: Counts,
     native: Counts,
@@ -146,19 +146,21 @@ impl UsageScanner {
 
     /// Looks for keys from `self.position` on. Returns how much of the window's beginning is done with.
     fn scan(&mut self, window: &[u8]) -> usize {
-        while let Some(found) = memmem::find(&window[self.position..], b"\":") {
+        while let Some(found) = memchr(b':', &window[self.position..]) {
             let colon = self.position + found;
-            let value = &window[colon + 2..];
-            if matches!(self.look(key_before(window, colon), value), Seen::Cut) && value.len() < MAX_VALUE {
+            let value = &window[colon + 1..];
+            if let Some(key) = key_before(window, colon)
+                && matches!(self.look(key, value), Seen::Cut)
+                && value.len() < MAX_VALUE
+            {
                 let keep = colon.saturating_sub(OVERLAP);
                 self.position = colon - keep;
                 return keep;
             }
-            self.position = colon + 2;
+            self.position = colon + 1;
         }
         let keep = window.len().saturating_sub(OVERLAP);
-        // The last byte may be the first half of a key's end.
-        self.position = (window.len().saturating_sub(1)).max(self.position) - keep;
+        self.position = window.len() - keep;
         keep
     }
 
@@ -204,10 +206,10 @@ impl UsageScanner {
     }
 }
 
-/// The key whose closing quote is at `quote`; empty when it is longer than any that matters.
-fn key_before(window: &[u8], quote: usize) -> &[u8] {
-    let before = &window[quote.saturating_sub(OVERLAP)..quote];
-    memchr::memrchr(b'"', before).map_or(&[], |open| &before[open + 1..])
+/// The key before the colon; none when it is longer than any that matters, or the colon is not a key's.
+fn key_before(window: &[u8], colon: usize) -> Option<&[u8]> {
+    let before = window[colon.saturating_sub(OVERLAP)..colon].strip_suffix(b"\"")?;
+    memrchr(b'"', before).map(|open| &before[open + 1..])
 }
 
 /// An object of counts at the start of `value`.

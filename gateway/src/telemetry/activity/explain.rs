@@ -83,6 +83,8 @@ pub enum Reason {
     WaitedLonger,
     /// Its model was loaded already.
     WarmModel,
+    /// Its turn had come before: its model was loaded for it.
+    AlreadyChosen,
     /// It ran on another model while this request's was being loaded.
     WhileLoading,
     /// It ran on room that this request could not use.
@@ -135,7 +137,7 @@ pub(super) fn run(connection: &Connection, id: &str, keeps: u64) -> rusqlite::Re
         .optional()?;
     let Some((row, request)) = own else { return Ok(None) };
 
-    let log = extent(connection, keeps, request.arrived_ms)?;
+    let log = extent(connection, keeps, wait(&request).0)?;
     let (running_on_arrival, went_first) = neighbours(connection, row, &request)?;
     let passed_by = [(Term::Aging, request.passed_by_aging), (Term::SwapAffinity, request.passed_by_affinity)];
     let passed_by = passed_by
@@ -164,27 +166,24 @@ fn neighbours(
     request: &ActivityRecord,
 ) -> rusqlite::Result<(Vec<Neighbour>, Vec<Group>)> {
     let columns = COLUMNS.join(", ");
-    let until = request.dispatched_ms.unwrap_or(request.ended_ms);
-    // A clock in milliseconds leaves ties: what was dispatched in the same one as this request counts as before it
-    // only if it also ended by then. Whoever ended before this one arrived is of no interest.
+    let (queued, until) = wait(request);
+    // Times in milliseconds leave ties: what was dispatched in the same one as this request counts as before it only
+    // if it also ended by then. Whoever ended before this one came is of no interest.
     let mut statement = connection.prepare(&format!(
         "SELECT {columns} FROM activity
-         WHERE ended_ms >= :arrived AND dispatched_ms <= :until AND row <> :own
+         WHERE ended_ms >= :queued AND dispatched_ms <= :until AND row <> :own
          ORDER BY dispatched_ms, seq LIMIT {MAX_ROWS}"
     ))?;
-    let mut rows =
-        statement.query(named_params! { ":arrived": request.arrived_ms, ":until": until, ":own": own_row })?;
+    let mut rows = statement.query(named_params! { ":queued": queued, ":until": until, ":own": own_row })?;
     let (mut running, mut groups) = (Vec::new(), Vec::<Group>::new());
     while let Some(row) = rows.next()? {
         let other = ActivityRecord::from_row(row)?;
         let Some(dispatched) = other.dispatched_ms else { continue };
-        let was_running =
-            dispatched < request.arrived_ms || (dispatched == request.arrived_ms && other.seq < request.seq);
-        if was_running {
-            if other.ended_ms > request.arrived_ms {
+        if dispatched < queued || (dispatched == queued && other.seq < request.seq) {
+            if other.ended_ms > queued {
                 running.push(Neighbour::from(other));
             }
-        } else if dispatched < until || (other.ended_ms <= until && request.arrived_ms < until) {
+        } else if dispatched < until || (other.ended_ms <= until && queued < until) {
             let reason = reason(request, &other, dispatched);
             add(&mut groups, reason, other);
         }
@@ -209,10 +208,17 @@ fn add(groups: &mut Vec<Group>, reason: Reason, other: ActivityRecord) {
     }
 }
 
+/// When the request entered the queue and when it left it: reading a body or a key comes before the first.
+fn wait(request: &ActivityRecord) -> (i64, i64) {
+    let until = request.dispatched_ms.unwrap_or(request.ended_ms);
+    (until.saturating_sub(request.serial_queue_wait_ms), until)
+}
+
 /// Why `other`, dispatched at `dispatched` while `request` waited, went first.
 fn reason(request: &ActivityRecord, other: &ActivityRecord, dispatched: i64) -> Reason {
     let urgency = |record: &ActivityRecord| i128::from(record.serial_priority) + i128::from(record.model_priority);
-    let came_first = (other.arrived_ms, other.seq) < (request.arrived_ms, request.seq);
+    // Numbers are given in the order of arrival; they start anew with the gateway, but then nobody waits.
+    let came_first = other.seq < request.seq;
     if urgency(other) > urgency(request) {
         return Reason::MoreUrgent;
     }
@@ -220,7 +226,7 @@ fn reason(request: &ActivityRecord, other: &ActivityRecord, dispatched: i64) -> 
         return Reason::ArrivedEarlier;
     }
     // What the other's terms had to make up for: this request's lead in urgency and in points for waiting.
-    let waited = (dispatched - request.arrived_ms) as f64;
+    let waited = (dispatched - wait(request).0) as f64;
     let lead = (urgency(request) - urgency(other)) as f64 + aging_rate(request, other) * waited - other.aging;
     // Both rows have their times in milliseconds, the scheduler compared microseconds.
     const ROUNDING: f64 = 0.01;
@@ -229,6 +235,10 @@ fn reason(request: &ActivityRecord, other: &ActivityRecord, dispatched: i64) -> 
     }
     if other.affinity > 0 && lead <= other.affinity as f64 + ROUNDING {
         return Reason::WarmModel;
+    }
+    // A model stays until it has served the request that it was loaded for, whoever else comes meanwhile.
+    if other.swap_ms.is_some() && other.affinity == 0 {
+        return Reason::AlreadyChosen;
     }
     let loading_since = request.dispatched_ms.zip(request.swap_ms).map(|(dispatched, swap)| dispatched - swap);
     if loading_since.is_some_and(|since| since <= dispatched) && other.model != request.model {
@@ -246,10 +256,10 @@ fn aging_rate(request: &ActivityRecord, other: &ActivityRecord) -> f64 {
         .fold(0.0, f64::max)
 }
 
-/// The request of that number which waited when this one was dispatched. Numbers start anew with the gateway.
+/// The request of that number which waited when this one was dispatched.
 fn waiting_with(connection: &Connection, request: &ActivityRecord, seq: u64) -> rusqlite::Result<Option<Neighbour>> {
     let columns = COLUMNS.join(", ");
-    let then = request.dispatched_ms.unwrap_or(request.ended_ms);
+    let (_, then) = wait(request);
     connection
         .query_row(
             &format!(

@@ -18,12 +18,6 @@ pub(super) fn tell(explanation: &Explanation) -> Vec<String> {
     if !explanation.went_first.is_empty() {
         story.push(went_first(request, &explanation.went_first));
     }
-    if let Some(swap) = request.swap_ms {
-        let rest = request.serial_queue_wait_ms - swap;
-        let rest =
-            if rest > 0 { format!("; the {} before were spent in the queue", span(rest)) } else { String::new() };
-        story.push(format!("Making its model ready took {}{rest}.", span(swap)));
-    }
     story.extend(score(request));
     story.extend(explanation.passed_by.iter().map(|passed| {
         let whom = match &passed.request {
@@ -59,7 +53,10 @@ fn arrival(request: &ActivityRecord) -> String {
     );
     match (request.dispatched_ms, request.serial_queue_wait_ms) {
         (Some(_), 0) => format!("{who} and was let through at once."),
-        (Some(_), wait) => format!("{who} and waited {} until it was let through.", span(wait)),
+        (Some(_), wait) => {
+            let swap = request.swap_ms.map(|ms| format!(", {} of that while its model was made ready", span(ms)));
+            format!("{who} and waited {} until it was let through{}.", span(wait), swap.unwrap_or_default())
+        }
         (None, 0) => format!("{who} and did not enter the queue."),
         (None, wait) => format!("{who} and waited {} without being let through.", span(wait)),
     }
@@ -108,6 +105,7 @@ fn because(request: &ActivityRecord, group: &Group) -> String {
         Reason::WarmModel => {
             format!("for {} loaded already", if one { "a model that was" } else { "models that were" })
         }
+        Reason::AlreadyChosen => "whose turn had come before, when its model was loaded for it".to_owned(),
         Reason::WhileLoading => "on other models, while its own was being made ready".to_owned(),
         Reason::Beside => "on room that this one could not use".to_owned(),
     }
