@@ -122,12 +122,15 @@ impl Slot {
         self.usage = usage;
     }
 
-    /// Resolves when the replica went away under the request, with the reason. Cancel safe.
-    pub async fn failure(&self) -> Failure {
+    /// Resolves when the replica went away under the request, with the reason. Cancel safe, and independent of the
+    /// slot.
+    pub fn failure(&self) -> impl Future<Output = Failure> + Send + use<> {
         let mut failure = self.failure.clone();
-        let seen = failure.wait_for(Option::is_some).await.ok().and_then(|failure| failure.clone());
-        // Only a replica that has been loaded anew since loses its sender without a word.
-        seen.unwrap_or_else(|| Failure { message: "the model server was replaced".into() })
+        async move {
+            let seen = failure.wait_for(Option::is_some).await.ok().and_then(|failure| failure.clone());
+            // Only a replica that has been loaded anew since loses its sender without a word.
+            seen.unwrap_or_else(|| Failure { message: "the model server was replaced".into() })
+        }
     }
 }
 

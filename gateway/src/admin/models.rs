@@ -1,0 +1,116 @@
+//! The models: which there are, which run, and out with them.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use http::StatusCode;
+use serde_json::{Map, Value, json};
+
+use crate::{
+    backend::{BackendSnapshot, BackendState},
+    config::{Model, Upstream},
+    dispatcher::Dispatcher,
+    proxy::{error::ApiError, reply::Reply},
+};
+
+/// `GET /v1/models`, as llama-swap answers it.
+pub(super) fn list(dispatcher: &Dispatcher) -> Reply {
+    let settings = dispatcher.settings();
+    let backends = dispatcher.fleet().snapshots();
+    let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    let mut data = Vec::new();
+    for model in settings.models.iter().filter(|model| !model.unlisted) {
+        let loaded = backends.iter().any(|backend| backend.model == model.id && is_running(backend));
+        let entry = |id: &str, about: Value| {
+            let mut entry = json!({
+                "id": id,
+                "object": "model",
+                "created": created,
+                "owned_by": "switchyard",
+                "status": { "value": if loaded { "loaded" } else { "unloaded" } },
+                "meta": { "llamaswap": meta(model, about) },
+            });
+            for (key, text) in [("name", &model.name), ("description", &model.description)] {
+                if !text.trim().is_empty() {
+                    entry[key] = text.trim().into();
+                }
+            }
+            entry
+        };
+        let own = match &*model.aliases {
+            [] => json!({ "type": "model" }),
+            aliases => json!({ "type": "model", "aliases": aliases }),
+        };
+        data.push(entry(&model.id, own));
+        if settings.include_aliases_in_list {
+            data.extend(
+                model.aliases.iter().map(|alias| entry(alias, json!({ "type": "alias", "modelID": model.id }))),
+            );
+        }
+    }
+    data.sort_by(|a, b| a["id"].as_str().cmp(&b["id"].as_str()));
+    Reply::json(StatusCode::OK, json!({ "object": "list", "data": data }).to_string())
+}
+
+/// The model's own metadata, and what the gateway knows about it.
+fn meta(model: &Model, about: Value) -> Value {
+    let mut meta = match &model.metadata {
+        Value::Object(metadata) => metadata.clone(),
+        Value::Null => Map::new(),
+        other => Map::from_iter([("metadata".to_owned(), other.clone())]),
+    };
+    if let Value::Object(about) = about {
+        meta.extend(about);
+    }
+    meta.into()
+}
+
+/// `GET /running`, as llama-swap answers it.
+pub(super) fn running(dispatcher: &Dispatcher) -> Reply {
+    let settings = dispatcher.settings();
+    let mut backends: Vec<_> = dispatcher.fleet().snapshots().into_iter().filter(is_running).collect();
+    backends.sort_by(|a, b| (&a.model, a.replica).cmp(&(&b.model, b.replica)));
+    let running: Vec<_> = backends
+        .iter()
+        .map(|backend| {
+            let model = settings.find(&backend.model);
+            let command = model.and_then(|model| model.launch.as_ref()).map(|launch| shell_words::join(&launch.argv));
+            json!({
+                "model": backend.model,
+                "state": backend.state,
+                "cmd": command.unwrap_or_default(),
+                "proxy": model.map(|model| url(&model.upstream)).unwrap_or_default(),
+                "ttl": model.and_then(|model| model.ttl).map_or(0, |ttl| ttl.as_secs()),
+                "name": model.map(|model| model.name.as_str()).unwrap_or_default(),
+                "description": model.map(|model| model.description.as_str()).unwrap_or_default(),
+                "pid": backend.pid,
+                "starts": backend.starts,
+            })
+        })
+        .collect();
+    Reply::json(StatusCode::OK, json!({ "running": running }).to_string())
+}
+
+/// `POST /api/models/unload/MODEL`.
+pub(super) fn unload(dispatcher: &Dispatcher, name: &str) -> Result<Reply, ApiError> {
+    let settings = dispatcher.settings();
+    let Some(model) = settings.find(name) else {
+        return Err(crate::proxy::unknown_model(&settings, name));
+    };
+    if model.launch.is_none() {
+        let message = format!("`{name}` is served elsewhere; the gateway neither loads nor unloads it");
+        return Err(ApiError::new(StatusCode::NOT_FOUND, "model_not_local", message));
+    }
+    dispatcher.unload(Some(model));
+    Ok(Reply::text("OK"))
+}
+
+fn is_running(backend: &BackendSnapshot) -> bool {
+    !matches!(backend.state, BackendState::Stopped | BackendState::Failed)
+}
+
+fn url(upstream: &Upstream) -> String {
+    let Upstream { tls, host, port, prefix } = upstream;
+    let scheme = if *tls { "https" } else { "http" };
+    let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
+    format!("{scheme}://{host}:{port}{prefix}")
+}

@@ -1,0 +1,173 @@
+//! What is written down about a request, whatever becomes of it.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+
+use http::{HeaderValue, StatusCode};
+use switchyard_scheduler::{Decision, Priority, Usage};
+
+use super::error::{ApiError, Dialect};
+use crate::{
+    dispatcher::{Refusal, Slot},
+    telemetry::{ActivityLog, ActivityRecord, Metrics, UsageScanner},
+};
+
+/// A request's record while it runs. Dropping it writes the record, so that no ending goes unrecorded: an answer, a
+/// refusal, a client that left, a panic.
+pub(crate) struct Account {
+    pub(crate) request_id: HeaderValue,
+    pub(crate) dialect: Dialect,
+    record: ActivityRecord,
+    arrived: Instant,
+    dispatched: Option<Instant>,
+    usage: Option<UsageScanner>,
+    metrics: Arc<Metrics>,
+    activity: ActivityLog,
+}
+
+impl Account {
+    /// A request has arrived. Until more is known it counts as cancelled by its client.
+    pub(super) fn open(
+        metrics: &Arc<Metrics>,
+        activity: &ActivityLog,
+        request_id: HeaderValue,
+        path: String,
+        dialect: Dialect,
+    ) -> Self {
+        let record = ActivityRecord {
+            id: String::from_utf8_lossy(request_id.as_bytes()).into_owned(),
+            arrived_ms: unix_ms(),
+            path,
+            outcome: "cancelled".to_owned(),
+            ..ActivityRecord::default()
+        };
+        Self {
+            request_id,
+            dialect,
+            record,
+            arrived: Instant::now(),
+            dispatched: None,
+            usage: None,
+            metrics: Arc::clone(metrics),
+            activity: activity.clone(),
+        }
+    }
+
+    pub(super) fn id(&self) -> &str {
+        &self.record.id
+    }
+
+    pub(super) fn model(&mut self, id: &str) {
+        id.clone_into(&mut self.record.model);
+    }
+
+    pub(super) fn body(&mut self, bytes: usize) {
+        self.record.request_bytes = signed(bytes);
+    }
+
+    pub(super) fn queued(&mut self, seq: u64, priority: Priority) {
+        self.record.seq = seq;
+        self.record.serial_priority = priority.0;
+        self.record.serial_score = priority.0 as f64;
+    }
+
+    pub(super) fn dispatched(&mut self, decision: &Decision) {
+        self.dispatched = Some(Instant::now());
+        let record = &mut self.record;
+        record.dispatched_ms = Some(unix_ms());
+        "dispatched".clone_into(&mut record.outcome);
+        record.serial_score = decision.score;
+        record.serial_queue_wait_ms = millis(decision.waited);
+        record.affinity = i64::from(decision.affinity);
+        record.aging = decision.aging;
+        record.model_priority = decision.model_priority;
+        record.swap_ms = decision.swap.map(millis);
+        record.passed_by_aging = decision.passed_by_aging.map(|id| id.0);
+        record.passed_by_affinity = decision.passed_by_affinity.map(|id| id.0);
+    }
+
+    pub(super) fn refused(&mut self, refusal: &Refusal) {
+        refusal.outcome.as_str().clone_into(&mut self.record.outcome);
+        self.record.serial_queue_wait_ms = millis(refusal.waited);
+    }
+
+    /// The request is answered with an error.
+    pub(super) fn failed(&mut self, error: &ApiError) {
+        if self.record.seq == 0 {
+            "invalid".clone_into(&mut self.record.outcome);
+        }
+        if self.record.status == 0 {
+            self.record.status = error.status.as_u16();
+        }
+        self.record.error = Some(error.message.clone().into_owned());
+    }
+
+    /// The client went away.
+    pub(super) fn abandoned(&mut self) {
+        self.record.error.get_or_insert_with(|| "the client closed the connection".to_owned());
+    }
+
+    /// The model server's header is there.
+    pub(super) fn answered(&mut self, status: StatusCode, events: bool) {
+        self.record.status = status.as_u16();
+        self.record.stream = events;
+        self.usage = Some(UsageScanner::new(events));
+    }
+
+    /// A piece of the model server's body.
+    pub(super) fn chunk(&mut self, bytes: &[u8]) {
+        if self.record.response_bytes == 0 {
+            self.record.first_byte_ms = self.dispatched.map(|at| millis(at.elapsed()));
+        }
+        self.record.response_bytes += signed(bytes.len());
+        if let Some(usage) = &mut self.usage {
+            usage.feed(bytes);
+        }
+    }
+
+    /// Gives the slot back, with what was used.
+    pub(super) fn release(&mut self, slot: &mut Option<Slot>) {
+        if let Some(mut slot) = slot.take() {
+            slot.set_usage(self.settle());
+        }
+    }
+
+    /// Writes the tokens into the record.
+    fn settle(&mut self) -> Usage {
+        let Some(usage) = self.usage.take() else { return Usage::default() };
+        let usage = usage.usage();
+        let tokens = |count: Option<u64>| count.and_then(|count| i64::try_from(count).ok());
+        self.record.prompt_tokens = tokens(usage.prompt_tokens);
+        self.record.completion_tokens = tokens(usage.completion_tokens);
+        usage.into()
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        self.settle();
+        let mut record = std::mem::take(&mut self.record);
+        record.serial_band = Priority(record.serial_priority).band().as_str().to_owned();
+        record.ended_ms = unix_ms();
+        record.duration_ms = millis(self.arrived.elapsed());
+        if record.seq != 0 && record.outcome == "cancelled" {
+            record.serial_queue_wait_ms = record.duration_ms;
+        }
+        self.metrics.on_finished(&record);
+        self.activity.record(record);
+    }
+}
+
+fn unix_ms() -> i64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, millis)
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+fn signed(bytes: usize) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,300 @@
+//! Takes a request to its model server and the answer back, without holding back a byte.
+
+use std::{future::Future, pin::pin, time::Duration};
+
+use bytes::Bytes;
+use http::{Method, StatusCode, header};
+use pingora::{
+    ErrorType,
+    http::RequestHeader,
+    protocols::http::{ServerSession, client::HttpSession},
+};
+
+use super::{
+    account::Account,
+    error::ApiError,
+    headers,
+    upstream::{Connection, Upstreams},
+};
+use crate::{backend::Failure, config::Model, dispatcher::Slot};
+
+/// The body is given to the socket in pieces, each with its own timeout.
+const WRITE_PIECE: usize = 256 << 10;
+/// A connection breaks a moment before the supervisor knows why; its words are worth that moment.
+const REASON_PATIENCE: Duration = Duration::from_millis(500);
+
+/// Why a request has not been answered in full.
+pub(super) enum Interrupted {
+    /// Nothing is out yet: this is the answer.
+    Failed(ApiError),
+    /// The client went away.
+    ClientGone,
+    /// The answer broke off, in a form that has no way to say so: the connection must end without the answer's end.
+    BrokenOff(ApiError),
+}
+
+/// A request on its way.
+pub(super) struct Forward<'a> {
+    pub(super) upstreams: &'a Upstreams,
+    pub(super) model: &'a Model,
+    pub(super) session: &'a mut ServerSession,
+    pub(super) account: &'a mut Account,
+    /// Given back as soon as the model server is done, not when the client has read everything.
+    pub(super) slot: &'a mut Option<Slot>,
+}
+
+impl Forward<'_> {
+    /// `header` makes the request's header; it may be needed twice.
+    pub(super) async fn run(
+        mut self,
+        header: impl Fn(&RequestHeader) -> pingora::Result<Box<RequestHeader>>,
+        body: Bytes,
+    ) -> Result<(), Interrupted> {
+        let mut connection = self.request(header, body).await?;
+        let complete = self.answer(&mut connection.http).await?;
+        if complete {
+            self.upstreams.release(connection, self.model).await;
+        }
+        Ok(())
+    }
+
+    /// Sends the request and waits for the answer's header.
+    ///
+    /// It is sent a second time, over a new connection, only when the first was a pooled one and the server cannot
+    /// have acted on what it got. That is certain when writing the header failed: the kernel takes bytes in order
+    /// and did not take all of them, so the server never had a whole header. When the header went out and the
+    /// connection broke before any answer, the server may have done the work; then only methods that change nothing
+    /// (RFC 9110, section 9.2.1) are sent again.
+    async fn request(
+        &mut self,
+        header: impl Fn(&RequestHeader) -> pingora::Result<Box<RequestHeader>>,
+        body: Bytes,
+    ) -> Result<Connection, Interrupted> {
+        let safe = matches!(self.session.req_header().method, Method::GET | Method::HEAD | Method::OPTIONS);
+        let mut fresh = false;
+        loop {
+            let request = header(self.session.req_header()).map_err(|_| {
+                Interrupted::Failed(ApiError::bad_request("invalid_request", "the request cannot be sent on as it is"))
+            })?;
+            let (upstreams, model) = (self.upstreams, self.model);
+            let mut connection =
+                self.unless_gone(upstreams.connect(model, fresh)).await?.map_err(Interrupted::Failed)?;
+            let attempt = attempt(&mut connection.http, request, body.clone(), model);
+            let failed = match self.unless_gone(attempt).await? {
+                Ok(()) => return Ok(connection),
+                Err(failed) => failed,
+            };
+            tracing::debug!(model = model.id, reused = connection.reused, ?failed, "a request failed");
+            let again = match failed {
+                Failed::Late(error) => return Err(Interrupted::Failed(error)),
+                Failed::Unsent(_) => true,
+                Failed::Unanswered(_) => safe,
+            };
+            if fresh || !connection.reused || !again {
+                return Err(Interrupted::Failed(self.why(None, "closed the connection before it answered").await));
+            }
+            fresh = true;
+        }
+    }
+
+    /// Passes the answer on. Returns whether the connection can serve another request.
+    async fn answer(&mut self, http: &mut HttpSession) -> Result<bool, Interrupted> {
+        let Some(slot) = &*self.slot else { return Err(Interrupted::ClientGone) };
+        let mut failure = pin!(slot.failure());
+        let Some(upstream) = http.response_header() else { return Err(Interrupted::ClientGone) };
+        let events = headers::is_event_stream(&upstream.headers);
+        let can_append = events
+            && !upstream.headers.contains_key(header::CONTENT_LENGTH)
+            && !upstream.headers.contains_key(header::CONTENT_ENCODING);
+        let client = self.session.req_header().version;
+        let response = headers::response(upstream, client, &self.account.request_id, &slot.decision)
+            .map_err(|_| Interrupted::Failed(ApiError::bad_gateway("the model server's answer cannot be sent on")))?;
+        self.account.answered(response.status, events);
+        let mut done = http.response_done();
+        if done {
+            self.account.release(self.slot);
+        }
+        self.session.write_response_header(response).await.map_err(|_| Interrupted::ClientGone)?;
+        if done {
+            self.end(Bytes::new()).await?;
+            return Ok(true);
+        }
+        let mut at_line_start = LineStart::default();
+        loop {
+            let read = {
+                let mut read = pin!(http.read_response_body());
+                tokio::select! {
+                    biased;
+                    read = &mut read => read.map_err(|error| {
+                        tracing::debug!(model = self.model.id, %error, "an answer broke off");
+                        None
+                    }),
+                    _ = self.session.read_body_or_idle(true) => return Err(Interrupted::ClientGone),
+                    failure = &mut failure => Err(Some(failure)),
+                }
+            };
+            match read {
+                Ok(Some(chunk)) => {
+                    self.account.chunk(&chunk);
+                    at_line_start.follow(&chunk);
+                    done = http.response_done();
+                    if done {
+                        self.account.release(self.slot);
+                        self.end(chunk).await?;
+                        return Ok(true);
+                    }
+                    self.session.write_response_body(chunk, false).await.map_err(|_| Interrupted::ClientGone)?;
+                }
+                Ok(None) => {
+                    self.account.release(self.slot);
+                    self.end(Bytes::new()).await?;
+                    return Ok(true);
+                }
+                Err(failure) => {
+                    let error = self.why(failure, "broke off in the middle of its answer").await;
+                    self.account.release(self.slot);
+                    if !can_append {
+                        return Err(Interrupted::BrokenOff(error));
+                    }
+                    self.account.failed(&error);
+                    let event = error.to_event(self.account.dialect, self.account.id());
+                    self.end(format!("{}{event}", at_line_start.blank_line()).into()).await?;
+                    return Ok(false);
+                }
+            }
+        }
+    }
+
+    /// The last piece of the answer, which may be empty.
+    async fn end(&mut self, last: Bytes) -> Result<(), Interrupted> {
+        self.session.write_response_body(last, true).await.map_err(|_| Interrupted::ClientGone)
+    }
+
+    /// Waits for `work`, unless the client or the model server goes away first.
+    async fn unless_gone<T>(&mut self, work: impl Future<Output = T>) -> Result<T, Interrupted> {
+        let Some(slot) = &*self.slot else { return Err(Interrupted::ClientGone) };
+        tokio::select! {
+            biased;
+            done = work => Ok(done),
+            _ = self.session.read_body_or_idle(true) => Err(Interrupted::ClientGone),
+            failure = slot.failure() => Err(Interrupted::Failed(ApiError::bad_gateway(failure.to_string()))),
+        }
+    }
+
+    /// In the supervisor's words where it has some.
+    async fn why(&self, failure: Option<Failure>, what: &str) -> ApiError {
+        let failure = match &*self.slot {
+            Some(slot) if failure.is_none() && self.model.launch.is_some() => {
+                tokio::time::timeout(REASON_PATIENCE, slot.failure()).await.ok()
+            }
+            _ => failure,
+        };
+        ApiError::bad_gateway(match failure {
+            Some(failure) => failure.to_string(),
+            None => format!("the model server of `{}` {what}", self.model.id),
+        })
+    }
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+enum Failed {
+    /// The server never had the whole header. What happened is for the log.
+    Unsent(#[expect(dead_code, reason = "printed by Debug")] Box<pingora::Error>),
+    /// The server may have read the request.
+    Unanswered(#[expect(dead_code, reason = "printed by Debug")] Box<pingora::Error>),
+    /// The server takes too long.
+    Late(ApiError),
+}
+
+/// Sends a request and reads the answer's header.
+async fn attempt(http: &mut HttpSession, header: Box<RequestHeader>, body: Bytes, model: &Model) -> Result<(), Failed> {
+    http.write_request_header(header).await.map_err(Failed::Unsent)?;
+    match send_body(http, body).await {
+        Err(error) if *error.etype() == ErrorType::WriteTimedout => return Err(Failed::Unanswered(error)),
+        // A server that does not want all of a body says why and closes; what it said is there to be read.
+        Ok(()) | Err(_) => {}
+    }
+    match model.timeouts.response_header {
+        None => read_header(http).await.map_err(Failed::Unanswered),
+        Some(limit) => match tokio::time::timeout(limit, read_header(http)).await {
+            Ok(read) => read.map_err(Failed::Unanswered),
+            Err(_) => {
+                let limit = limit.as_secs_f64();
+                let message = format!("the model server of `{}` did not answer within {limit} s", model.id);
+                Err(Failed::Late(ApiError::new(StatusCode::GATEWAY_TIMEOUT, "model_server_timeout", message)))
+            }
+        },
+    }
+}
+
+async fn send_body(http: &mut HttpSession, mut body: Bytes) -> pingora::Result<()> {
+    while !body.is_empty() {
+        let piece = body.split_to(body.len().min(WRITE_PIECE));
+        http.write_request_body(piece, body.is_empty()).await?;
+    }
+    http.finish_request_body().await
+}
+
+async fn read_header(http: &mut HttpSession) -> pingora::Result<()> {
+    loop {
+        http.read_response_header().await?;
+        match http.response_header().map(|header| header.status) {
+            Some(StatusCode::SWITCHING_PROTOCOLS) => {
+                return pingora::Error::e_explain(ErrorType::InvalidHTTPHeader, "switched protocols unasked");
+            }
+            // What comes before the real header is about the connection that it came over.
+            Some(status) if status.is_informational() => {}
+            _ => return Ok(()),
+        }
+    }
+}
+
+/// Whether a stream of events stands at the start of a line or of an event.
+#[derive(Default)]
+struct LineStart {
+    line_feeds: usize,
+    begun: bool,
+}
+
+impl LineStart {
+    fn follow(&mut self, chunk: &[u8]) {
+        let ending =
+            chunk.iter().rev().filter(|byte| **byte != b'\r').take_while(|byte| **byte == b'\n').take(2).count();
+        let only = chunk.iter().all(|byte| matches!(byte, b'\n' | b'\r'));
+        self.line_feeds = if only { self.line_feeds + ending } else { ending };
+        self.begun |= !chunk.is_empty();
+    }
+
+    /// What ends the event that is under way, so that what follows is one of its own.
+    fn blank_line(&self) -> &'static str {
+        match self.line_feeds {
+            _ if !self.begun => "",
+            0 => "\n\n",
+            1 => "\n",
+            _ => "",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_under_way_is_ended_first() {
+        for (chunks, expected) in [
+            (&[][..], ""),
+            (&["data: a\n\n"], ""),
+            (&["data: a\r\n\r\n"], ""),
+            (&["data: a\n"], "\n"),
+            (&["data: a"], "\n\n"),
+            (&["data: a\n", "\n"], ""),
+            (&["data: a\n\n", "data: b"], "\n\n"),
+        ] {
+            let mut position = LineStart::default();
+            chunks.iter().for_each(|chunk| position.follow(chunk.as_bytes()));
+            assert_eq!(position.blank_line(), expected, "{chunks:?}");
+        }
+    }
+}

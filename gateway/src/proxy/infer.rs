@@ -1,0 +1,261 @@
+//! A request for a model: in, through the queue, and on its way.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode, header};
+use pingora::protocols::http::ServerSession;
+use switchyard_scheduler::{Outcome, Priority};
+
+use super::{
+    Gateway,
+    account::Account,
+    body::{self, BodyError},
+    error::ApiError,
+    forward::{Forward, Interrupted},
+    headers::{Outbound, QUEUE_TTL},
+    model_name::{self, Encoding},
+    rewrite,
+    routes::{Inference, ModelIn},
+};
+use crate::{
+    backend::BackendState,
+    config::{Model, Settings},
+    dispatcher::{Arrival, Slot, Ticket},
+};
+
+impl Gateway {
+    /// A request on one of the inference paths.
+    pub(super) async fn infer(
+        &self,
+        session: &mut ServerSession,
+        account: &mut Account,
+        slot: &mut Option<Slot>,
+        inference: &Inference,
+    ) -> Result<(), Interrupted> {
+        let settings = self.dispatcher.settings();
+        let body = read_body(session, account, &settings).await?;
+        let query = session.req_header().uri.query().unwrap_or_default();
+        let (asked, encoding) = match inference.model_in {
+            ModelIn::Query => (model_name::in_query(query).map_err(Interrupted::Failed)?, None),
+            ModelIn::Body => {
+                let content_type = session.get_header_bytes(header::CONTENT_TYPE);
+                let encoding = Encoding::of(content_type, &body).map_err(Interrupted::Failed)?;
+                let found = Box::pin(model_name::in_body(&encoding, &body)).await;
+                (found.map_err(Interrupted::Failed)?, Some(encoding))
+            }
+        };
+        account.model(&asked);
+        let Some(model) = settings.find(&asked).cloned() else {
+            return Err(Interrupted::Failed(unknown_model(&settings, &asked)));
+        };
+        account.model(&model.id);
+        let arrival = arrival(&settings, &model, &session.req_header().headers, body.len());
+        drop((settings, model));
+        *slot = Some(self.wait(session, account, arrival).await?);
+        Box::pin(self.send(session, account, slot, inference, &asked, encoding, body)).await
+    }
+
+    /// Rewrites the request for the model server that it got a slot on, and forwards it.
+    #[expect(clippy::too_many_arguments, reason = "the parts of one request, each with its own lifetime")]
+    async fn send(
+        &self,
+        session: &mut ServerSession,
+        account: &mut Account,
+        slot: &mut Option<Slot>,
+        inference: &Inference,
+        asked: &str,
+        encoding: Option<Encoding>,
+        body: Bytes,
+    ) -> Result<(), Interrupted> {
+        let Some(model) = slot.as_ref().map(|slot| slot.model.clone()) else { return Err(Interrupted::ClientGone) };
+        let query = session.req_header().uri.query();
+        let (target, body) = match encoding {
+            None => {
+                let query = query.unwrap_or_default();
+                let query = rewrite::query(&model, asked, query).unwrap_or_else(|| query.to_owned());
+                (format!("{}?{query}", inference.upstream), body)
+            }
+            Some(encoding) => {
+                let target = match query {
+                    Some(query) => format!("{}?{query}", inference.upstream),
+                    None => inference.upstream.to_owned(),
+                };
+                let body = rewrite::body(&model, asked, &encoding, body).await.map_err(Interrupted::Failed)?;
+                (target, body)
+            }
+        };
+        self.forward(session, account, slot, &model, &target, body).await
+    }
+
+    pub(super) async fn forward(
+        &self,
+        session: &mut ServerSession,
+        account: &mut Account,
+        slot: &mut Option<Slot>,
+        model: &Model,
+        target: &str,
+        body: Bytes,
+    ) -> Result<(), Interrupted> {
+        let settings = self.dispatcher.settings();
+        let request_id = account.request_id.clone();
+        let outbound = Outbound {
+            model,
+            headers: &settings.headers,
+            hide_keys: !settings.api_keys.is_empty(),
+            request_id: &request_id,
+        };
+        let length = body.len();
+        let forward = Forward { upstreams: &self.upstreams, model, session, account, slot };
+        forward.run(|client| outbound.request(client, target, length), body).await
+    }
+
+    /// Waits in the queue until it is the request's turn, the scheduler refuses it, or the client leaves.
+    pub(super) async fn wait(
+        &self,
+        session: &mut ServerSession,
+        account: &mut Account,
+        arrival: Arrival,
+    ) -> Result<Slot, Interrupted> {
+        let (priority, model) = (arrival.priority, arrival.model.id.clone());
+        let mut ticket: Ticket = self.dispatcher.submit(arrival);
+        account.queued(ticket.seq().0, priority);
+        let answer = tokio::select! {
+            biased;
+            answer = &mut ticket => answer,
+            _ = session.read_body_or_idle(true) => return Err(Interrupted::ClientGone),
+        };
+        match answer {
+            Ok(slot) => {
+                account.dispatched(&slot.decision);
+                Ok(slot)
+            }
+            Err(refusal) => {
+                account.refused(&refusal);
+                let no_endpoint = refusal.outcome == Outcome::RejectedTtl && !self.is_ready(&model);
+                Err(Interrupted::Failed(ApiError::refused(&refusal, no_endpoint)))
+            }
+        }
+    }
+
+    fn is_ready(&self, model: &str) -> bool {
+        let backends = self.dispatcher.fleet().snapshots();
+        backends.iter().any(|backend| backend.model == model && backend.state == BackendState::Ready)
+    }
+}
+
+pub(super) async fn read_body(
+    session: &mut ServerSession,
+    account: &mut Account,
+    settings: &Settings,
+) -> Result<Bytes, Interrupted> {
+    let body = body::read(session, &settings.limits).await.map_err(|error| match error {
+        BodyError::Refused(error) => Interrupted::Failed(error),
+        BodyError::Gone => Interrupted::ClientGone,
+    })?;
+    account.body(body.len());
+    Ok(body)
+}
+
+/// What the scheduler has to know of a request.
+pub(super) fn arrival(
+    settings: &Settings,
+    model: &std::sync::Arc<Model>,
+    headers: &HeaderMap,
+    bytes: usize,
+) -> Arrival {
+    let priority = headers.get(&settings.headers.priority).and_then(|value| Priority::parse(value.as_bytes()));
+    let ttl = headers.get(QUEUE_TTL).and_then(|value| value.to_str().ok()?.trim().parse().ok());
+    Arrival {
+        model: std::sync::Arc::clone(model),
+        priority: priority.unwrap_or_default(),
+        bytes: bytes as u64,
+        ttl: ttl.map(Duration::from_millis),
+    }
+}
+
+/// Says which models there are, the most similar first.
+pub(crate) fn unknown_model(settings: &Settings, asked: &str) -> ApiError {
+    const LISTED: usize = 10;
+    const SIMILAR: f64 = 0.7;
+    let names = settings
+        .models
+        .iter()
+        .filter(|model| !model.unlisted)
+        .flat_map(|model| std::iter::once(model.id.as_str()).chain(model.aliases.iter().map(String::as_str)));
+    let near = names
+        .map(|name| (strsim::jaro_winkler(&asked.to_lowercase(), &name.to_lowercase()), name))
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .filter(|(similarity, _)| *similarity >= SIMILAR);
+    let mut message = format!("there is no model `{asked}`");
+    if let Some((_, near)) = near {
+        message.push_str(&format!("; did you mean `{near}`?"));
+    }
+    let listed: Vec<_> =
+        settings.models.iter().filter(|model| !model.unlisted).map(|model| model.id.as_str()).collect();
+    let shown = listed[..listed.len().min(LISTED)].join(", ");
+    match listed.len() {
+        0 => message.push_str("; none is configured"),
+        1..=LISTED => message.push_str(&format!("; there are: {shown}")),
+        count => message.push_str(&format!("; there are {count}, among them: {shown}")),
+    }
+    ApiError::new(StatusCode::NOT_FOUND, "model_not_found", message).on("model")
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+    use crate::proxy::testing;
+
+    #[test]
+    fn an_unknown_model_is_answered_with_what_there_is() {
+        let settings =
+            |count: usize| testing::settings((0..count).map(|n| testing::model(&format!("qwen-{n}"))).collect());
+        let message = |count, asked| unknown_model(&settings(count), asked).message.into_owned();
+        assert_eq!(message(0, "x"), "there is no model `x`; none is configured");
+        assert_eq!(
+            message(2, "Qwen-1b"),
+            "there is no model `Qwen-1b`; did you mean `qwen-1`?; there are: qwen-0, qwen-1"
+        );
+        assert_eq!(message(1, "llama"), "there is no model `llama`; there are: qwen-0");
+        let many = message(40, "llama");
+        assert!(many.contains("there are 40, among them: qwen-0, ") && !many.contains("qwen-10"), "{many}");
+    }
+
+    #[test]
+    fn unlisted_models_are_not_told_of() {
+        let mut hidden = testing::model("hidden");
+        hidden.unlisted = true;
+        assert!(!unknown_model(&testing::settings(vec![hidden]), "hiddem").message.contains("hidden"));
+    }
+
+    #[test]
+    fn the_first_priority_header_counts_and_noise_is_normal() {
+        let settings = testing::settings(vec![testing::model("m")]);
+        let priority = |values: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append("x-llamaswap-priority", HeaderValue::from_static(value));
+            }
+            arrival(&settings, &settings.models[0], &headers, 0).priority.0
+        };
+        assert_eq!(priority(&[]), 0);
+        assert_eq!(priority(&["interactive", "batch"]), 100);
+        assert_eq!(priority(&["urgent", "batch"]), 0);
+        assert_eq!(priority(&[" -9223372036854775808 "]), i64::MIN);
+    }
+
+    #[test]
+    fn the_ttl_header_is_in_milliseconds() {
+        let settings = testing::settings(vec![testing::model("m")]);
+        let ttl = |value: &'static str| {
+            let headers = HeaderMap::from_iter([(QUEUE_TTL, HeaderValue::from_static(value))]);
+            arrival(&settings, &settings.models[0], &headers, 0).ttl
+        };
+        assert_eq!(ttl("1500"), Some(Duration::from_millis(1_500)));
+        assert_eq!(ttl("-1"), None);
+        assert_eq!(ttl("soon"), None);
+    }
+}

@@ -1,0 +1,286 @@
+//! The request's way from its socket to a model server and back.
+//!
+//! Requests for models are forwarded from inside Pingora's request filter with Pingora's own connector, so that one
+//! function owns a request from its first byte to its last; only websockets take pingora-proxy's ordinary path.
+//! Whatever a request holds (its place in the queue, its slot, its record) is given back by `Drop`.
+
+mod account;
+mod auth;
+mod body;
+pub(crate) mod error;
+mod forward;
+pub(crate) mod headers;
+mod infer;
+mod model_name;
+mod passthrough;
+mod preflight;
+pub(crate) mod reply;
+mod rewrite;
+pub(crate) mod routes;
+mod server;
+#[cfg(test)]
+pub(crate) mod testing;
+mod upstream;
+
+use std::{any::Any, sync::Arc};
+
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use http::{HeaderValue, Method, StatusCode, header};
+use pingora::{
+    Error, ErrorType,
+    http::{RequestHeader, ResponseHeader},
+    modules::http::HttpModules,
+    protocols::http::ServerSession,
+    proxy::{FailToProxy, ProxyHttp, Session},
+    upstreams::peer::HttpPeer,
+};
+use tokio::sync::watch;
+
+use account::Account;
+use auth::KeyRing;
+use error::{ApiError, Dialect};
+use forward::Interrupted;
+pub(crate) use infer::unknown_model;
+use passthrough::{Passed, Tunnel};
+use reply::Reply;
+use routes::{NoRoute, Route};
+pub use server::serve;
+
+use crate::{
+    admin::{self, Endpoint},
+    config::Settings,
+    dispatcher::{Dispatcher, Slot},
+    telemetry::{ActivityLog, Metrics},
+};
+
+/// The gateway as Pingora sees it.
+pub struct Gateway {
+    pub(crate) dispatcher: Dispatcher,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) activity: ActivityLog,
+    /// Turns true when the gateway is to close.
+    pub(crate) closing: watch::Receiver<bool>,
+    upstreams: upstream::Upstreams,
+    keys: ArcSwap<(Arc<Settings>, KeyRing)>,
+}
+
+impl Gateway {
+    /// Serves nothing before it is given to [`serve`].
+    #[must_use]
+    pub fn new(dispatcher: Dispatcher, metrics: Arc<Metrics>, activity: ActivityLog) -> Self {
+        let settings = dispatcher.settings();
+        let ring = KeyRing::new(&settings.api_keys);
+        let (_, closing) = watch::channel(false);
+        Self {
+            dispatcher,
+            metrics,
+            activity,
+            closing,
+            upstreams: upstream::Upstreams::new(),
+            keys: ArcSwap::from_pointee((settings, ring)),
+        }
+    }
+
+    /// The keys of the settings in force.
+    fn keys(&self) -> Arc<(Arc<Settings>, KeyRing)> {
+        let keys = self.keys.load_full();
+        let settings = self.dispatcher.settings();
+        if Arc::ptr_eq(&keys.0, &settings) {
+            return keys;
+        }
+        let ring = KeyRing::new(&settings.api_keys);
+        let keys = Arc::new((settings, ring));
+        self.keys.store(Arc::clone(&keys));
+        keys
+    }
+
+    /// Answers a request, or leaves it to Pingora's ordinary path.
+    async fn handle(&self, session: &mut ServerSession, ctx: &mut Context) -> Result<bool, Interrupted> {
+        let request = session.req_header();
+        if request.method == Method::OPTIONS {
+            let reply = preflight::reply(&request.headers);
+            return answered(reply.send(session).await);
+        }
+        let path = request.uri.path().to_owned();
+        let route = routes::find(&request.method, &path);
+        let admitted = self.keys().1.admits(&request.headers);
+        let request_id = headers::request_id(&request.headers);
+        ctx.request_id = Some(request_id.clone());
+        let account = |dialect| Account::open(&self.metrics, &self.activity, request_id, path.clone(), dialect);
+        match route {
+            Ok(Route::Admin(Endpoint::Health, _)) => answered(Reply::text("OK").send(session).await),
+            Ok(Route::Admin(..)) | Err(_) if !admitted => Err(Interrupted::Failed(unauthorized())),
+            Ok(Route::Admin(endpoint, rest)) => answered(Box::pin(admin::answer(self, session, endpoint, rest)).await),
+            Ok(Route::Inference(inference)) => {
+                let account = ctx.account.insert(account(inference.dialect));
+                if !admitted {
+                    return Err(Interrupted::Failed(unauthorized()));
+                }
+                self.infer(session, account, &mut ctx.slot, inference).await.map(|()| true)
+            }
+            Ok(Route::Upstream(rest))
+                if admitted && let Some(reply) = passthrough::redirect(&self.dispatcher.settings(), request, rest) =>
+            {
+                answered(reply.send(session).await)
+            }
+            Ok(Route::Upstream(rest)) => {
+                let account = ctx.account.insert(account(Dialect::OpenAi));
+                if !admitted {
+                    return Err(Interrupted::Failed(unauthorized()));
+                }
+                match self.pass(session, account, &mut ctx.slot, rest).await? {
+                    Passed::Answered => Ok(true),
+                    Passed::Tunnel(tunnel) => {
+                        ctx.tunnel = Some(tunnel);
+                        Ok(false)
+                    }
+                }
+            }
+            Err(no_route) => Err(Interrupted::Failed(not_found(&no_route, &path))),
+        }
+    }
+}
+
+/// What a request holds. Its parts give themselves back when it is dropped, which Pingora does on every ending.
+#[derive(Default)]
+pub struct Context {
+    slot: Option<Slot>,
+    tunnel: Option<Box<Tunnel>>,
+    account: Option<Account>,
+    request_id: Option<HeaderValue>,
+}
+
+impl Context {
+    async fn answer_with(&mut self, session: &mut ServerSession, error: ApiError) -> pingora::Result<()> {
+        let dialect = self.account.as_ref().map_or_else(Dialect::default, |account| account.dialect);
+        if let Some(account) = &mut self.account {
+            account.failed(&error);
+        }
+        // The slot is not to wait for a slow reader.
+        self.slot = None;
+        let id = self.request_id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default();
+        let mut reply = Reply::json(error.status, error.to_json(dialect, id));
+        if let Some(id) = &self.request_id {
+            reply = reply.with(headers::REQUEST_ID, id.clone());
+        }
+        reply.headers.extend(error.headers);
+        reply.send(session).await
+    }
+}
+
+#[async_trait]
+impl ProxyHttp for Gateway {
+    type CTX = Context;
+
+    fn new_ctx(&self) -> Self::CTX {
+        Context::default()
+    }
+
+    fn init_downstream_modules(&self, _: &mut HttpModules) {}
+
+    /// Called between a request's header and its filters.
+    fn on_connection_reuse(&self, _: &mut Session, _: &mut Context, connection: Box<dyn Any + Send + Sync>) {
+        server::header_arrived(&*connection);
+    }
+
+    async fn request_filter(&self, session: &mut Session, ctx: &mut Context) -> pingora::Result<bool> {
+        let session = &mut *session.downstream_session;
+        match self.handle(session, ctx).await {
+            Ok(answered) => Ok(answered),
+            Err(Interrupted::Failed(error)) => {
+                ctx.answer_with(session, error).await?;
+                Ok(true)
+            }
+            // An error ends the connection as it is, so that nobody takes half an answer for a whole one.
+            Err(Interrupted::BrokenOff(error)) => {
+                if let Some(account) = &mut ctx.account {
+                    account.failed(&error);
+                }
+                Error::e_explain(ErrorType::InternalError, "the answer broke off")
+            }
+            Err(Interrupted::ClientGone) => {
+                if let Some(account) = &mut ctx.account {
+                    account.abandoned();
+                }
+                Error::e_explain(ErrorType::ConnectionClosed, "the client is gone")
+            }
+        }
+    }
+
+    async fn upstream_peer(&self, _: &mut Session, ctx: &mut Context) -> pingora::Result<Box<HttpPeer>> {
+        match &ctx.tunnel {
+            Some(tunnel) => Ok(Box::new(tunnel.peer.clone())),
+            None => Error::e_explain(ErrorType::InternalError, "only websockets come this way"),
+        }
+    }
+
+    async fn upstream_request_filter(
+        &self,
+        _: &mut Session,
+        request: &mut RequestHeader,
+        ctx: &mut Context,
+    ) -> pingora::Result<()> {
+        match (&ctx.tunnel, &ctx.account) {
+            (Some(tunnel), Some(account)) => tunnel.adapt(self, account, request),
+            _ => Ok(()),
+        }
+    }
+
+    async fn response_filter(
+        &self,
+        _: &mut Session,
+        response: &mut ResponseHeader,
+        ctx: &mut Context,
+    ) -> pingora::Result<()> {
+        match &mut ctx.account {
+            Some(account) => Tunnel::explain(account, ctx.slot.as_ref(), response),
+            None => Ok(()),
+        }
+    }
+
+    async fn fail_to_proxy(&self, session: &mut Session, error: &Error, ctx: &mut Context) -> FailToProxy {
+        let nothing_sent = session.response_written().is_none();
+        if let Some(tunnel) = ctx.tunnel.take()
+            && nothing_sent
+            && *error.etype() != ErrorType::ConnectionClosed
+        {
+            let message = format!("the model server of `{}` did not take the websocket", tunnel.model.id);
+            // The client may be gone, too.
+            let _ = ctx.answer_with(&mut session.downstream_session, ApiError::bad_gateway(message)).await;
+        }
+        FailToProxy { error_code: 0, can_reuse_downstream: false }
+    }
+
+    /// The activity log says it better.
+    fn suppress_error_log(&self, _: &Session, _: &Context, _: &Error) -> bool {
+        true
+    }
+}
+
+fn answered(sent: pingora::Result<()>) -> Result<bool, Interrupted> {
+    sent.map(|()| true).map_err(|_| Interrupted::ClientGone)
+}
+
+fn unauthorized() -> ApiError {
+    ApiError::new(
+        StatusCode::UNAUTHORIZED,
+        "invalid_api_key",
+        "this gateway wants one of its keys, as `Authorization: Bearer KEY` or `x-api-key: KEY`",
+    )
+    .with(header::WWW_AUTHENTICATE, HeaderValue::from_static("Basic realm=\"switchyard\""))
+}
+
+fn not_found(no_route: &NoRoute, path: &str) -> ApiError {
+    match no_route {
+        NoRoute::Path => {
+            let message = format!("there is nothing at {path}; the paths are listed at /");
+            ApiError::new(StatusCode::NOT_FOUND, "path_not_found", message)
+        }
+        NoRoute::Method(allow) => {
+            let message = format!("{path} takes {allow}");
+            ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
+                .with(header::ALLOW, HeaderValue::from_static(allow))
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Accepts connections and hands them to Pingora, on the runtime of the caller.
+
+use std::{
+    any::Any,
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use pingora::{
+    apps::{HttpServerApp, HttpServerOptions, ReusedHttpStream, ServerApp},
+    protocols::{Stream, http::ServerSession, http::v2::server::default_h2_options, l4},
+    proxy::{HttpProxy, http_proxy},
+    server::configuration::ServerConf,
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{Semaphore, watch},
+    time::{Instant, sleep, timeout},
+};
+
+use super::Gateway;
+
+/// Connections at once; more wait to be accepted.
+const MAX_CONNECTIONS: u32 = 1 << 16;
+/// How long a connection may be idle between two requests.
+const IDLE_SECONDS: u64 = 60;
+/// From the end of a request (or the start of a connection) to the end of the next request's header, idleness
+/// included: a client cannot hold a connection by sending a header one byte a minute.
+const HEADER_DEADLINE: Duration = Duration::from_secs(IDLE_SECONDS + 15);
+/// Streams of one HTTP/2 connection: a proxy in front may send everything over one.
+const H2_STREAMS: u32 = 1024;
+const H2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// After the system refused another connection, usually for want of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Serves HTTP/1.1 and, with prior knowledge, HTTP/2 without TLS on one port.
+///
+/// When `closing` turns true no connection and no further request is taken, idle connections are closed, and the
+/// future resolves once the running requests have ended.
+pub async fn serve(listener: TcpListener, mut gateway: Gateway, closing: watch::Receiver<bool>) {
+    gateway.closing = closing.clone();
+    let threads = tokio::runtime::Handle::current().metrics().num_workers();
+    let mut app = http_proxy(&Arc::new(ServerConf { threads, ..ServerConf::default() }), gateway);
+    let mut options = HttpServerOptions::default();
+    options.h2c = true;
+    options.h2_idle_timeout = Some(Duration::from_secs(IDLE_SECONDS));
+    app.server_options = Some(options);
+    let mut h2 = default_h2_options();
+    h2.max_concurrent_streams(H2_STREAMS);
+    app.h2_options = Some(h2);
+    let app = Arc::new(app);
+
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS as usize));
+    let mut closed = closing.clone();
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            // An error means that nobody is left who could say so.
+            _ = closed.wait_for(|closing| *closing) => break,
+            accepted = accept(&listener, &places) => accepted,
+        };
+        let Some((stream, place)) = accepted else { continue };
+        let (app, closing) = (Arc::clone(&app), closing.clone());
+        tokio::spawn(async move {
+            connection(app, stream, closing).await;
+            drop(place);
+        });
+    }
+    drop(listener);
+    app.http_cleanup().await;
+    // Fails only for a closed semaphore.
+    let _ = places.acquire_many(MAX_CONNECTIONS).await;
+}
+
+async fn accept(
+    listener: &TcpListener,
+    places: &Arc<Semaphore>,
+) -> Option<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
+    let place = Arc::clone(places).acquire_owned().await.ok()?;
+    match listener.accept().await {
+        Ok((stream, _)) => Some((stream, place)),
+        Err(error) => {
+            tracing::warn!(%error, "cannot accept a connection");
+            sleep(ACCEPT_PAUSE).await;
+            None
+        }
+    }
+}
+
+async fn connection(app: Arc<HttpProxy<Gateway>>, stream: TcpStream, closing: watch::Receiver<bool>) {
+    // Tokens are small and are wanted now.
+    let _ = stream.set_nodelay(true);
+    let mut closed = closing.clone();
+    let is_h2 = tokio::select! {
+        is_h2 = timeout(HEADER_DEADLINE, speaks_h2(&stream)) => is_h2,
+        _ = closed.wait_for(|closing| *closing) => return,
+    };
+    let Ok(Ok(is_h2)) = is_h2 else { return };
+    let stream: Stream = Box::new(l4::stream::Stream::from(stream));
+    if is_h2 {
+        app.process_new(stream, &closing).await;
+        return;
+    }
+
+    let header = Arc::new(HeaderArrived(AtomicBool::new(false)));
+    let mut deadline = std::pin::pin!(sleep(HEADER_DEADLINE));
+    let mut next = Some(ReusedHttpStream::new(stream, None));
+    while let Some(stream) = next {
+        let (stream, settings) = stream.consume();
+        let mut session = ServerSession::new_http1(stream);
+        match settings {
+            Some(settings) => settings.apply_to_session(&mut session),
+            None => session.set_keepalive(Some(IDLE_SECONDS)),
+        }
+        session.set_pipelining_enabled(true);
+        header.0.store(false, Ordering::Relaxed);
+        session.set_connection_user_context(Some(Box::new(Arc::clone(&header))));
+        deadline.as_mut().reset(Instant::now() + HEADER_DEADLINE);
+        next = tokio::select! {
+            biased;
+            next = app.process_new_http(session, &closing) => next,
+            () = missed(deadline.as_mut(), &header) => None,
+        };
+    }
+}
+
+/// Whether the header of the present request of a connection has arrived.
+struct HeaderArrived(AtomicBool);
+
+/// Resolves if the header has not arrived by then.
+async fn missed(deadline: std::pin::Pin<&mut tokio::time::Sleep>, header: &HeaderArrived) {
+    deadline.await;
+    if header.0.load(Ordering::Relaxed) {
+        std::future::pending().await
+    }
+}
+
+/// Pingora's callback between a request's header and its filters brings what [`connection`] has put there.
+pub(super) fn header_arrived(connection: &dyn Any) {
+    if let Some(header) = connection.downcast_ref::<Arc<HeaderArrived>>() {
+        header.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Looks at the first bytes and leaves them there. Pingora's own detection would wait for 24 of them, which a small
+/// HTTP/1.0 request does not have.
+async fn speaks_h2(stream: &TcpStream) -> io::Result<bool> {
+    const AGAIN: Duration = Duration::from_millis(5);
+    let mut bytes = [0; H2_PREFACE.len()];
+    loop {
+        let seen = stream.peek(&mut bytes).await?;
+        if seen == 0 || bytes[..seen] != H2_PREFACE[..seen] {
+            return Ok(false);
+        }
+        if seen == bytes.len() {
+            return Ok(true);
+        }
+        sleep(AGAIN).await;
+    }
+}

@@ -1,0 +1,135 @@
+//! Connections to model servers.
+
+use std::{
+    collections::HashMap,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use pingora::{
+    connectors::{ConnectorOptions, http::Connector},
+    protocols::http::client::HttpSession,
+    upstreams::peer::HttpPeer,
+};
+
+use super::error::ApiError;
+use crate::config::{Model, Upstream};
+
+/// Connections kept for reuse, over all model servers.
+const POOL_SIZE: usize = 512;
+/// How long a name's addresses are believed.
+const ADDRESS_LIFETIME: Duration = Duration::from_secs(10);
+/// Model servers close idle connections after five seconds or more (uvicorn and cpp-httplib after five). Closing
+/// first leaves no moment in which a request meets a connection that is just being closed. A new connection costs
+/// next to nothing where there is no TLS.
+const PLAIN_IDLE: Duration = Duration::from_secs(4);
+const TLS_IDLE: Duration = Duration::from_secs(60);
+/// A model server that takes no byte of a request for so long is not going to.
+pub(super) const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The way to model servers: addresses, and a pool of connections.
+pub(super) struct Upstreams {
+    connector: Connector,
+    addresses: Mutex<HashMap<(String, u16), Resolved>>,
+}
+
+/// Addresses, and when they were found.
+type Resolved = (Instant, Arc<[SocketAddr]>);
+
+/// A connection that nothing has been sent on yet.
+pub(super) struct Connection {
+    pub(super) http: HttpSession,
+    peer: HttpPeer,
+    /// It has served a request before, so the other side may be closing it at this very moment.
+    pub(super) reused: bool,
+}
+
+impl Upstreams {
+    pub(super) fn new() -> Self {
+        Self { connector: Connector::new(Some(ConnectorOptions::new(POOL_SIZE))), addresses: Mutex::default() }
+    }
+
+    /// A connection to the model's server. Pooled ones that the server has closed are never handed out, as far as
+    /// that is known by now; `fresh` rules out the rest.
+    pub(super) async fn connect(&self, model: &Model, fresh: bool) -> Result<Connection, ApiError> {
+        for peer in self.peers(model).await? {
+            loop {
+                match self.connector.get_http_session(&peer).await {
+                    // Dropping it closes it.
+                    Ok((_, true)) if fresh => {}
+                    Ok((mut http, reused)) => {
+                        http.set_write_timeout(Some(WRITE_TIMEOUT));
+                        return Ok(Connection { http, peer, reused });
+                    }
+                    Err(error) => {
+                        tracing::debug!(model = model.id, %error, "cannot connect");
+                        break;
+                    }
+                }
+            }
+        }
+        Err(ApiError::bad_gateway(format!("the model server of `{}` does not accept connections", model.id)))
+    }
+
+    /// Where the model's server is, for the ordinary path.
+    pub(super) async fn peer(&self, model: &Model) -> Result<HttpPeer, ApiError> {
+        let peers = self.peers(model).await?;
+        peers.into_iter().next().ok_or_else(|| unresolved(model))
+    }
+
+    /// Keeps the connection for another request, if the last answer has come to its end.
+    pub(super) async fn release(&self, connection: Connection, model: &Model) {
+        let Connection { http, peer, .. } = connection;
+        let usual = if model.upstream.tls { TLS_IDLE } else { PLAIN_IDLE };
+        let idle = model.timeouts.idle_connection.map_or(usual, |configured| configured.min(usual));
+        self.connector.release_http_session(http, &peer, Some(idle)).await;
+    }
+
+    async fn peers(&self, model: &Model) -> Result<Vec<HttpPeer>, ApiError> {
+        let Upstream { tls, host, port, .. } = &model.upstream;
+        let peer = |address: SocketAddr| {
+            let sni = if *tls { host.clone() } else { String::new() };
+            let mut peer = HttpPeer::new(address, *tls, sni);
+            let timeouts = &model.timeouts;
+            peer.options.connection_timeout = timeouts.connect;
+            peer.options.total_connection_timeout = match (timeouts.connect, timeouts.tls_handshake) {
+                (Some(connect), Some(handshake)) => Some(connect + handshake),
+                _ => None,
+            };
+            peer
+        };
+        if let Ok(ip) = host.parse::<IpAddr>() {
+            return Ok(vec![peer(SocketAddr::new(ip, *port))]);
+        }
+        let addresses = self.resolve(host, *port).await.ok_or_else(|| unresolved(model))?;
+        Ok(addresses.iter().copied().map(peer).collect())
+    }
+
+    async fn resolve(&self, host: &str, port: u16) -> Option<Arc<[SocketAddr]>> {
+        let key = (host.to_owned(), port);
+        let known = self.addresses.lock().get(&key).cloned();
+        if let Some((since, addresses)) = known
+            && since.elapsed() < ADDRESS_LIFETIME
+        {
+            return Some(addresses);
+        }
+        let found: Arc<[SocketAddr]> = match tokio::net::lookup_host((host, port)).await {
+            Ok(found) => found.collect(),
+            Err(error) => {
+                tracing::debug!(host, %error, "cannot resolve");
+                return None;
+            }
+        };
+        let mut addresses = self.addresses.lock();
+        // Names of models that are no longer configured do not stay for ever.
+        addresses.retain(|_, (since, _)| since.elapsed() < ADDRESS_LIFETIME);
+        addresses.insert(key, (Instant::now(), Arc::clone(&found)));
+        Some(found)
+    }
+}
+
+fn unresolved(model: &Model) -> ApiError {
+    ApiError::bad_gateway(format!("the host of the model server of `{}` has no known address", model.id))
+}
