@@ -3,6 +3,22 @@
 //! The scheduler says `Load` and `Stop`; the supervisor answers with exactly one [`BackendEvent`] to each, and with
 //! [`BackendEvent::Exited`] when a ready replica went away by itself. Everything carries its generation.
 
+mod fleet;
+mod health;
+mod leftovers;
+mod logs;
+mod process;
+#[cfg(target_os = "linux")]
+mod procfs;
+mod spawner;
+mod supervisor;
+#[cfg(all(test, target_os = "linux"))]
+mod tests;
+
+pub use fleet::{Fleet, FleetOptions};
+pub use leftovers::reap_leftovers;
+pub use logs::Logs;
+
 use std::{sync::Arc, time::SystemTime};
 
 use switchyard_scheduler::{Generation, ReplicaId};
@@ -43,6 +59,12 @@ pub enum BackendEvent {
 pub struct Failure {
     /// One sentence, then the last lines of the server's output where there are any.
     pub message: Arc<str>,
+}
+
+impl Failure {
+    fn new(message: impl Into<Arc<str>>) -> Self {
+        Self { message: message.into() }
+    }
 }
 
 /// The state of a replica's process, for people; nothing decides by it.

@@ -1,0 +1,340 @@
+//! The task that owns one replica: it alone starts and ends its process and changes its state.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use switchyard_scheduler::{Generation, ReplicaId};
+use tokio::{
+    sync::{mpsc, watch},
+    time::sleep,
+};
+
+use super::{
+    BackendEvent, BackendSnapshot, BackendState, Failure, Logs,
+    health::{self, Health},
+    logs::LogWriter,
+    process::{self, Process, told},
+};
+use crate::config::{Launch, Model};
+
+/// How many checks of a remote server that was ready have to fail in a row.
+const REMOTE_CHECK_TRIES: u32 = 3;
+
+/// What the fleet wants of a replica.
+pub(super) enum Command {
+    Load(Load),
+    Stop(Generation),
+}
+
+/// A model to load.
+pub(super) struct Load {
+    pub(super) generation: Generation,
+    pub(super) model: Arc<Model>,
+}
+
+/// The commands that a replica gets, and the answers it owes.
+pub(super) struct Inbox {
+    pub(super) replica: ReplicaId,
+    /// Holds few: the scheduler waits for the answer to a `Load` or `Stop` before it says the next.
+    pub(super) commands: mpsc::UnboundedReceiver<Command>,
+    pub(super) events: mpsc::UnboundedSender<BackendEvent>,
+    /// Set once: end everything now.
+    pub(super) shutdown: watch::Receiver<bool>,
+}
+
+/// The command that ends what a replica is doing.
+enum Order {
+    Stop,
+    Load(Load),
+    Quit,
+}
+
+/// How the life of one process ended.
+enum End {
+    Ordered(Order),
+    Failed(Failure),
+}
+
+pub(super) struct Supervisor {
+    pub(super) inbox: Inbox,
+    pub(super) logs: Logs,
+    pub(super) status: watch::Sender<BackendSnapshot>,
+    pub(super) remote_check_period: Duration,
+}
+
+impl Supervisor {
+    /// Lives until the fleet is gone or shuts down; nothing of the replica runs when it returns.
+    pub(super) async fn run(mut self) {
+        let mut current = None;
+        let mut order = self.inbox.next(current).await;
+        loop {
+            order = match order {
+                Order::Load(load) => {
+                    current = Some(load.generation);
+                    match self.live(load).await {
+                        Some(load) => Order::Load(load),
+                        None => self.inbox.next(current).await,
+                    }
+                }
+                Order::Stop => {
+                    // It ended by itself while the stop was on its way.
+                    self.inbox.stop_done(current.unwrap_or_default());
+                    self.inbox.next(current).await
+                }
+                Order::Quit => return self.inbox.refuse_the_rest(),
+            };
+        }
+    }
+
+    /// One load and what comes of it, until nothing of it is left. Returns the load that took its place, if one did.
+    async fn live(&mut self, Load { generation, model }: Load) -> Option<Load> {
+        self.status.send_modify(|status| {
+            status.generation = generation;
+            status.model.clone_from(&model.id);
+            status.starts += 1;
+        });
+        self.enter(BackendState::Starting, None);
+        let log = self.logs.writer(&model.id);
+        let mut life = Life { generation, model: &model, log, ready: false };
+        let end = match &model.launch {
+            Some(launch) => self.live_as_child(&mut life, launch).await,
+            None => self.live_remotely(&mut life).await,
+        };
+        let failure = match end {
+            End::Ordered(order @ (Order::Stop | Order::Load(_))) => {
+                self.enter(BackendState::Stopped, None);
+                if let Order::Load(load) = order {
+                    return Some(load);
+                }
+                self.inbox.stop_done(generation);
+                return None;
+            }
+            End::Ordered(Order::Quit) => {
+                self.enter(BackendState::Stopped, None);
+                Failure::new(format!("model `{}` was ended: the gateway shuts down", model.id))
+            }
+            End::Failed(failure) => {
+                self.enter(BackendState::Failed, None);
+                failure
+            }
+        };
+        let replica = self.inbox.replica;
+        self.inbox.send(if life.ready {
+            BackendEvent::Exited { replica, generation, failure }
+        } else {
+            BackendEvent::LoadDone { replica, generation, result: Err(failure) }
+        });
+        None
+    }
+
+    async fn live_as_child(&mut self, life: &mut Life<'_>, launch: &Launch) -> End {
+        let model = life.model;
+        tokio::select! {
+            biased;
+            order = self.inbox.next(Some(life.generation)) => return End::Ordered(order),
+            free = health::port_is_free(&model.upstream) => if let Err(problem) = free {
+                return life.failed(&format!("was not started: {problem}"));
+            },
+        }
+        life.log.note(&format!("starting: {}", shell_words::join(&launch.argv)));
+        life.log.begin();
+        let mut process = match Process::start(&launch.argv, &launch.env, life.log.clone()).await {
+            Ok(process) => process,
+            Err(error) => {
+                let program = launch.argv.first().map_or("", String::as_str);
+                return life.failed(&format!("cannot be started: `{program}`: {error}; check its `cmd`"));
+            }
+        };
+        let pid = process.id();
+        self.enter(BackendState::Starting, Some(pid));
+
+        let health = Health::of(model);
+        let interrupted = tokio::select! {
+            biased;
+            order = self.inbox.next(Some(life.generation)) => Some(Ok(order)),
+            status = process.exited() => Some(Err(exit_problem(status, "before it was ready"))),
+            ready = health.until_ready(model.health_check_timeout) => match ready {
+                // The answer may be another server's, if its own has just died of a port that is taken.
+                Ok(()) if process.has_exited() => {
+                    Some(Err(exit_problem(process.exited().await, "before it was ready")))
+                }
+                Ok(()) => None,
+                Err(last) => Some(Err(not_ready(&health, model, &last))),
+            },
+        };
+        let ended = match interrupted {
+            Some(ended) => ended,
+            None => {
+                self.ready(life, Some(pid));
+                tokio::select! {
+                    biased;
+                    order = self.inbox.next(Some(life.generation)) => Ok(order),
+                    status = process.exited() => Err(exit_problem(status, "while it served")),
+                }
+            }
+        };
+        match ended {
+            Ok(Order::Quit) => {
+                self.enter(BackendState::Stopping, Some(pid));
+                process.kill().await;
+                life.log.note("ended");
+                End::Ordered(Order::Quit)
+            }
+            Ok(order) => {
+                self.enter(BackendState::Stopping, Some(pid));
+                process.stop(launch, model.unload_timeout, &mut self.inbox.shutdown).await;
+                life.log.note("ended");
+                End::Ordered(order)
+            }
+            Err(problem) => {
+                // Workers outlive a leader that crashed.
+                process.kill().await;
+                life.failed(&problem)
+            }
+        }
+    }
+
+    async fn live_remotely(&mut self, life: &mut Life<'_>) -> End {
+        let model = life.model;
+        let health = Health::of(model);
+        let checked = model.check_endpoint.is_some();
+        let within = model.health_check_timeout;
+        tokio::select! {
+            biased;
+            order = self.inbox.next(Some(life.generation)) => return End::Ordered(order),
+            ready = health.until_ready(within), if checked => if let Err(last) = ready {
+                return life.failed(&not_ready(&health, model, &last));
+            },
+            () = std::future::ready(()), if !checked => {}
+        }
+        self.ready(life, None);
+        let lost = async {
+            let mut failures = 0;
+            loop {
+                sleep(self.remote_check_period).await;
+                match health.check().await {
+                    Ok(()) => failures = 0,
+                    Err(problem) => {
+                        failures += 1;
+                        tracing::debug!(model = model.id, failures, problem, "a remote server failed its check");
+                        if failures == REMOTE_CHECK_TRIES {
+                            return problem;
+                        }
+                    }
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            order = self.inbox.next(Some(life.generation)) => End::Ordered(order),
+            problem = lost, if checked => {
+                life.failed(&format!("is not there any more: wanted {health}, got: {problem}"))
+            }
+        }
+    }
+
+    fn ready(&self, life: &mut Life<'_>, pid: Option<u32>) {
+        life.ready = true;
+        life.log.note("ready");
+        self.enter(BackendState::Ready, pid);
+        let (replica, generation) = (self.inbox.replica, life.generation);
+        self.inbox.send(BackendEvent::LoadDone { replica, generation, result: Ok(()) });
+    }
+
+    fn enter(&self, state: BackendState, pid: Option<u32>) {
+        self.status.send_modify(|status| {
+            status.pid = pid;
+            if status.state != state {
+                status.state = state;
+                status.since = SystemTime::now();
+            }
+        });
+    }
+}
+
+/// The life of one load.
+struct Life<'a> {
+    generation: Generation,
+    model: &'a Model,
+    log: LogWriter,
+    ready: bool,
+}
+
+impl Life<'_> {
+    /// The message for clients is the problem and the last lines of the log; the log itself gets the problem.
+    fn failed(&self, problem: &str) -> End {
+        let excerpt = self.log.excerpt();
+        self.log.note(&format!("the model {problem}"));
+        let id = &self.model.id;
+        End::Failed(Failure::new(if excerpt.is_empty() {
+            format!("model `{id}` {problem}")
+        } else {
+            format!("model `{id}` {problem}. Its last lines:\n{excerpt}")
+        }))
+    }
+}
+
+fn exit_problem(status: std::io::Result<std::process::ExitStatus>, when: &str) -> String {
+    let how = status.map_or_else(|error| format!("was lost ({error})"), process::describe);
+    format!("{how} {when}")
+}
+
+fn not_ready(health: &Health, model: &Model, last: &str) -> String {
+    let seconds = model.health_check_timeout.as_secs_f64();
+    format!(
+        "was not ready within {seconds} s: wanted {health}, last got: {last}. \
+         If it only needs longer, raise `healthCheckTimeout`; if that is not its health path, set `checkEndpoint`"
+    )
+}
+
+impl Inbox {
+    /// The next command that matters to what runs (or last ran) as `current`. Others are answered or ignored here.
+    /// Can be cancelled.
+    async fn next(&mut self, current: Option<Generation>) -> Order {
+        loop {
+            let command = tokio::select! {
+                biased;
+                () = told(&mut self.shutdown) => return Order::Quit,
+                command = self.commands.recv() => command,
+            };
+            match command {
+                None => return Order::Quit,
+                Some(Command::Load(load)) if Some(load.generation) > current => return Order::Load(load),
+                Some(Command::Load(load)) => tracing::debug!(generation = load.generation.0, "a stale load is ignored"),
+                Some(Command::Stop(generation)) if Some(generation) == current => return Order::Stop,
+                // That process is reaped.
+                Some(Command::Stop(generation)) => self.stop_done(generation),
+            }
+        }
+    }
+
+    /// Every command gets its answer, even those that come too late.
+    fn refuse_the_rest(&mut self) {
+        self.commands.close();
+        while let Ok(command) = self.commands.try_recv() {
+            self.send(refusal(self.replica, command));
+        }
+    }
+
+    fn stop_done(&self, generation: Generation) {
+        self.send(BackendEvent::StopDone { replica: self.replica, generation });
+    }
+
+    fn send(&self, event: BackendEvent) {
+        // Without a dispatcher, nobody wants to know.
+        let _ = self.events.send(event);
+    }
+}
+
+/// The answer to a command that comes after the end.
+pub(super) fn refusal(replica: ReplicaId, command: Command) -> BackendEvent {
+    match command {
+        Command::Load(Load { generation, model }) => {
+            let failure = Failure::new(format!("model `{}` was not loaded: the gateway shuts down", model.id));
+            BackendEvent::LoadDone { replica, generation, result: Err(failure) }
+        }
+        Command::Stop(generation) => BackendEvent::StopDone { replica, generation },
+    }
+}
