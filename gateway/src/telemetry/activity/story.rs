@@ -7,6 +7,9 @@ use super::{
     record::ActivityRecord,
 };
 
+/// So many requests are called by their ids in a sentence.
+const FEW: usize = 2;
+
 /// The summary, a sentence or two an entry.
 pub(super) fn tell(explanation: &Explanation) -> Vec<String> {
     let request = &explanation.request;
@@ -79,12 +82,18 @@ fn running(request: &ActivityRecord, running: &[Neighbour]) -> String {
 
 fn went_first(request: &ActivityRecord, groups: &[Group]) -> String {
     let total: usize = groups.iter().map(|group| group.count).sum();
-    let reasons: Vec<_> = groups.iter().map(|group| format!("{} {}", group.count, because(request, group))).collect();
-    format!(
-        "While it waited, {} let through: {}.",
-        plural(total, "other request was", "other requests were"),
-        reasons.join("; ")
-    )
+    let others = if total == 1 { "other request was" } else { "other requests were" };
+    let reasons: Vec<_> = groups
+        .iter()
+        .map(|group| format!("{} {}{}", group.count, because(request, group), names(group).unwrap_or_default()))
+        .collect();
+    format!("While it waited, {total} {others} let through: {}.", reasons.join("; "))
+}
+
+/// Names a few; of many only the table does.
+fn names(group: &Group) -> Option<String> {
+    let ids: Vec<_> = group.requests.iter().map(|other| format!("`{}`", other.id)).collect();
+    (group.count <= FEW).then(|| format!(" ({})", ids.join(" and ")))
 }
 
 fn because(request: &ActivityRecord, group: &Group) -> String {
@@ -97,8 +106,8 @@ fn because(request: &ActivityRecord, group: &Group) -> String {
                 format!("priorities {} to {}", group.lowest_priority, group.highest_priority)
             };
             // With a model's priority on top, the caller's alone may be no higher.
-            let models = if group.lowest_priority > request.serial_priority { "" } else { ", with the model's on top" };
-            format!("more urgent ({priorities}{models})")
+            let models = if group.lowest_priority > request.serial_priority { "" } else { " and the model's on top" };
+            format!("more urgent, with {priorities}{models}")
         }
         Reason::ArrivedEarlier => "just as urgent, and there before".to_owned(),
         Reason::WaitedLonger => "less urgent, but waiting for longer".to_owned(),
@@ -188,10 +197,6 @@ fn table(f: &mut fmt::Formatter<'_>, title: &str, requests: &[Neighbour], count:
         0 => Ok(()),
         more => writeln!(f, "  and {more} more"),
     }
-}
-
-fn plural(count: usize, one: &str, many: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { many })
 }
 
 /// At most two decimals.

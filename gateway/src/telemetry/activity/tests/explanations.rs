@@ -81,9 +81,10 @@ async fn a_batch_job_among_others_on_one_slot() {
             "The request for model b (priority -100, band batch) arrived at 1970-01-01T00:10:00.000Z and waited \
              20 min 0 s until it was let through, 30.0 s of that while its model was made ready.",
             "When it arrived, `running` (a, priority 0) was running, and ran for 1 min 40 s more.",
-            "While it waited, 6 other requests were let through: 2 more urgent (priorities 0 to 100); 1 just as \
-             urgent, and there before; 1 less urgent, but waiting for longer; 1 for a model that was loaded already; \
-             1 on other models, while its own was being made ready.",
+            "While it waited, 6 other requests were let through: 2 more urgent, with priorities 0 to 100 (`urgent` and \
+             `urgent-too`); 1 just as urgent, and there before (`older`); 1 less urgent, but waiting for longer \
+             (`long-waiting`); 1 for a model that was loaded already (`warm`); 1 on other models, while its own was \
+             being made ready (`meanwhile`).",
             "Its score was -80: priority -100 + 20.00 for having waited.",
             "Because it had waited so long it went before `passed` (a, priority -92).",
             "It ended with status 200, 21 min 40 s after it arrived; the first byte of the answer came 400 ms after it \
@@ -93,7 +94,7 @@ async fn a_batch_job_among_others_on_one_slot() {
     assert!(explanation.log.complete);
     let text = explanation.to_string();
     assert!(text.starts_with("me\n\nThe request for model b"), "{text}");
-    assert!(text.contains("Went first: more urgent (priorities 0 to 100)\n"), "{text}");
+    assert!(text.contains("Went first: more urgent, with priorities 0 to 100\n"), "{text}");
 }
 
 #[tokio::test]
@@ -121,8 +122,8 @@ async fn in_fifo_the_models_priority_counts_and_others_run_beside() {
     assert_eq!(went_first(&explanation), [(Reason::MoreUrgent, vec!["first"]), (Reason::Beside, vec!["beside"])]);
     assert_eq!(
         explanation.summary[1],
-        "While it waited, 2 other requests were let through: 1 more urgent (priority -100, with the model's on top); \
-         1 on room that this one could not use."
+        "While it waited, 2 other requests were let through: 1 more urgent, with priority -100 and the model's on top \
+         (`first`); 1 on room that this one could not use (`beside`)."
     );
 }
 
