@@ -1,8 +1,17 @@
 //! The checked settings: what the rest of the gateway works with. Everything that could be computed once has been.
 
-use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::SocketAddr,
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
-use switchyard_scheduler::{AdmissionSettings, BackoffSettings};
+use switchyard_scheduler::{
+    AdmissionSettings, BackoffSettings, EvictionSettings, FifoSettings, GroupSettings, ModelId, ModelSettings,
+    PolicySettings,
+};
 
 /// A whole configuration that has passed every check.
 #[derive(Clone, Debug)]
@@ -37,6 +46,89 @@ pub struct Settings {
     pub log_level: LogLevel,
     /// Things that are not wrong but deserve a word at start, such as a llama-swap setting without effect here.
     pub warnings: Vec<String>,
+    /// The place in `models` of every name that a request can ask for.
+    pub(super) index: HashMap<String, usize>,
+    /// What `${PORT}` stands for, by model: kept over reloads, so that a new model moves nobody.
+    pub(super) ports: BTreeMap<String, u16>,
+}
+
+impl Settings {
+    /// These models and the defaults for the rest.
+    #[must_use]
+    pub fn new(models: Vec<Arc<Model>>) -> Self {
+        let mut index = HashMap::new();
+        for (at, model) in models.iter().enumerate() {
+            index.insert(model.id.clone(), at);
+        }
+        for (at, model) in models.iter().enumerate() {
+            for alias in &model.aliases {
+                index.entry(alias.clone()).or_insert(at);
+            }
+        }
+        Self {
+            listen: None,
+            models,
+            eviction: Eviction::Groups(Vec::new()),
+            scheduler: SchedulerKind::Fifo { priority: BTreeMap::new() },
+            admission: AdmissionSettings::default(),
+            backoff: BackoffSettings::default(),
+            limits: Limits { body_bytes: 32 << 20, body_read_timeout: Duration::from_secs(60) },
+            headers: Headers {
+                priority: http::HeaderName::from_static("x-llamaswap-priority"),
+                forward_priority: false,
+            },
+            store: Store { path: None, rows: 10_000 },
+            preload: Vec::new(),
+            include_aliases_in_list: false,
+            api_keys: Vec::new(),
+            log_buffer_bytes: 128 << 10,
+            log_level: LogLevel::default(),
+            warnings: Vec::new(),
+            index,
+            ports: BTreeMap::new(),
+        }
+    }
+
+    /// The model of a name: an id, an alias, `PEER/MODEL`, or `MODEL` where exactly one peer has it.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<&Arc<Model>> {
+        self.index.get(name).and_then(|at| self.models.get(*at))
+    }
+
+    /// The part that the scheduler works by, with models numbered by `ids`.
+    pub fn scheduler_settings(&self, ids: impl Fn(&str) -> ModelId) -> switchyard_scheduler::Settings {
+        let policy = match &self.scheduler {
+            SchedulerKind::Serial(serial) => PolicySettings::Serial(serial.clone()),
+            SchedulerKind::Fifo { priority } => PolicySettings::Fifo(FifoSettings {
+                model_priority: priority.iter().map(|(id, points)| (ids(id), *points)).collect(),
+            }),
+        };
+        let Eviction::Groups(groups) = &self.eviction;
+        let group = |group: &Group| GroupSettings {
+            swap: group.swap,
+            exclusive: group.exclusive,
+            persistent: group.persistent,
+            members: group.members.iter().map(|id| ids(id)).collect(),
+        };
+        let model = |model: &Arc<Model>| {
+            let settings = ModelSettings {
+                replicas: 1,
+                concurrency: model.concurrency,
+                ttl: model.ttl,
+                revision: model.revision,
+                managed: model.launch.is_some(),
+                takes_slot: model.takes_slot,
+            };
+            (ids(&model.id), settings)
+        };
+        switchyard_scheduler::Settings {
+            policy,
+            admission: self.admission.clone(),
+            eviction: EvictionSettings::Groups(groups.iter().map(group).collect()),
+            backoff: self.backoff,
+            models: self.models.iter().map(model).collect(),
+        }
+    }
 }
 
 /// One model.

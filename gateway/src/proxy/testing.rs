@@ -1,12 +1,8 @@
 //! Settings for unit tests.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use http::HeaderName;
-
-use crate::config::{
-    Eviction, Filters, Headers, Limits, LogLevel, Model, SchedulerKind, Settings, Store, Timeouts, Upstream,
-};
+use crate::config::{Filters, Model, Settings, Timeouts, Upstream};
 
 /// A remote model on a port where nothing listens.
 pub(crate) fn model(id: &str) -> Model {
@@ -35,21 +31,5 @@ pub(crate) fn model(id: &str) -> Model {
 
 /// Settings with these models.
 pub(crate) fn settings(models: Vec<Model>) -> Settings {
-    Settings {
-        listen: None,
-        models: models.into_iter().map(Arc::new).collect(),
-        eviction: Eviction::Groups(Vec::new()),
-        scheduler: SchedulerKind::Fifo { priority: BTreeMap::new() },
-        admission: switchyard_scheduler::AdmissionSettings::default(),
-        backoff: switchyard_scheduler::BackoffSettings::default(),
-        limits: Limits { body_bytes: 32 << 20, body_read_timeout: Duration::from_secs(60) },
-        headers: Headers { priority: HeaderName::from_static("x-llamaswap-priority"), forward_priority: false },
-        store: Store { path: None, rows: 1_000 },
-        preload: Vec::new(),
-        include_aliases_in_list: false,
-        api_keys: Vec::new(),
-        log_buffer_bytes: 10 << 10,
-        log_level: LogLevel::Info,
-        warnings: Vec::new(),
-    }
+    Settings::new(models.into_iter().map(Arc::new).collect())
 }

@@ -1,0 +1,240 @@
+//! What is wrong with a configuration file, said so that it can be mended: where, which key, what, and what instead.
+
+use std::{cell::RefCell, fmt, fmt::Write as _};
+
+/// Problems beyond this many are only counted: whoever has so many needs to see the first ones.
+const SHOWN: usize = 100;
+
+/// A place in the file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// From 1; 0 is the file as a whole.
+    pub line: usize,
+    /// From 1, in characters.
+    pub column: usize,
+    /// Characters to underline; at least 1 is shown.
+    pub length: usize,
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Where.
+    pub place: Place,
+    /// The dotted path of the key, such as `models.llama.ttl`; empty for the file as a whole.
+    pub path: String,
+    /// What is wrong.
+    pub message: String,
+    /// What would be right.
+    pub cure: String,
+    /// The line holds a secret and must not be shown.
+    secret: bool,
+}
+
+/// Everything that is wrong with a file; never empty. Its `Display` shows each problem with its place, its line of
+/// the file and its cure.
+#[derive(Clone, Debug)]
+pub struct Problems {
+    file: String,
+    lines: Vec<String>,
+    list: Vec<Problem>,
+    unseen: usize,
+}
+
+impl Problems {
+    pub(super) fn new(file: &str, sink: Sink) -> Self {
+        let Collected { mut list, unseen } = sink.collected.into_inner();
+        list.sort_by(|a, b| a.place.cmp(&b.place).then_with(|| a.path.cmp(&b.path)));
+        Self { file: file.to_owned(), lines: sink.lines, list, unseen }
+    }
+
+    pub(super) fn unreadable(file: &str, error: &std::io::Error) -> Self {
+        let sink = Sink::default();
+        sink.add(Place::default(), "", format!("cannot be read: {error}"), "name a file that exists and is readable");
+        Self::new(file, sink)
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.list.len() + self.unseen
+    }
+
+    /// The problems in the order of the file; of very many only the first hundred.
+    pub fn iter(&self) -> std::slice::Iter<'_, Problem> {
+        self.list.iter()
+    }
+
+    /// The problems in one line each, without lines of the file: for logs.
+    pub fn summaries(&self) -> impl Iterator<Item = String> + '_ {
+        self.list.iter().map(|problem| format!("{}; {}", self.headline(problem), problem.cure))
+    }
+
+    fn headline(&self, problem: &Problem) -> String {
+        let mut text = self.file.clone();
+        if problem.place.line > 0 {
+            let _ = write!(text, ":{}:{}", problem.place.line, problem.place.column);
+        }
+        if !problem.path.is_empty() {
+            let _ = write!(text, ": {}", problem.path);
+        }
+        let _ = write!(text, ": {}", problem.message);
+        text
+    }
+
+    /// The part of a line that is worth showing, and how far the place is into it.
+    fn excerpt(&self, place: Place) -> Option<(String, usize)> {
+        const BEFORE: usize = 60;
+        const WIDTH: usize = 110;
+        let line = self.lines.get(place.line.checked_sub(1)?)?;
+        let column = place.column.saturating_sub(1);
+        let skip = if column > WIDTH - 20 { column - BEFORE } else { 0 };
+        let text: String = line.chars().skip(skip).take(WIDTH).map(|c| if c.is_control() { ' ' } else { c }).collect();
+        Some((text.trim_end().to_owned(), column - skip))
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for problem in &self.list {
+            writeln!(f, "{}", self.headline(problem))?;
+            let margin = problem.place.line.to_string().len().max(4);
+            if !problem.secret
+                && let Some((text, column)) = self.excerpt(problem.place)
+            {
+                let marks =
+                    "^".repeat(problem.place.length.clamp(1, text.chars().count().saturating_sub(column).max(1)));
+                writeln!(f, "{:>margin$} | {text}", problem.place.line)?;
+                writeln!(f, "{:margin$} | {:column$}{marks}", "", "")?;
+            }
+            writeln!(f, "{:margin$} = {}", "", problem.cure)?;
+        }
+        if self.unseen > 0 {
+            writeln!(f, "… and {} more", self.unseen)?;
+        }
+        match self.count() {
+            1 => writeln!(f, "1 problem in {}", self.file),
+            count => writeln!(f, "{count} problems in {}", self.file),
+        }
+    }
+}
+
+impl std::error::Error for Problems {}
+
+/// Where problems are collected while a file is read.
+#[derive(Debug, Default)]
+pub(super) struct Sink {
+    lines: Vec<String>,
+    collected: RefCell<Collected>,
+}
+
+#[derive(Debug, Default)]
+struct Collected {
+    list: Vec<Problem>,
+    unseen: usize,
+}
+
+impl Sink {
+    /// For problems of this text.
+    pub(super) fn new(text: &str) -> Self {
+        Self { lines: text.lines().map(str::to_owned).collect(), collected: RefCell::default() }
+    }
+
+    /// The place of some text within a value that begins at `place` and ends `lines` later; `place` if it is not there.
+    pub(super) fn locate(&self, place: Place, lines: usize, needle: &str) -> Place {
+        for number in place.line..=place.line + lines {
+            let Some(line) = number.checked_sub(1).and_then(|at| self.lines.get(at)) else { break };
+            let from = if number == place.line { place.column - 1 } else { 0 };
+            let from = line.char_indices().nth(from).map_or(line.len(), |(at, _)| at);
+            if let Some(at) = line[from..].find(needle) {
+                let column = line[..from + at].chars().count() + 1;
+                return Place { line: number, column, length: needle.chars().count() };
+            }
+        }
+        place
+    }
+
+    pub(super) fn add(
+        &self,
+        place: Place,
+        path: impl fmt::Display,
+        message: impl Into<String>,
+        cure: impl Into<String>,
+    ) {
+        let path = path.to_string();
+        let secret = is_secret(&path);
+        let mut collected = self.collected.borrow_mut();
+        if collected.list.len() < SHOWN {
+            collected.list.push(Problem { place, path, message: message.into(), cure: cure.into(), secret });
+        } else {
+            collected.unseen += 1;
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.collected.borrow().list.is_empty()
+    }
+}
+
+/// The dotted path of a key, as text that can be searched for in the file.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Path(String);
+
+impl Path {
+    pub(super) fn key(&self, key: &str) -> Self {
+        let plain = !key.is_empty() && key.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '/' | ':'));
+        let dot = if self.0.is_empty() { "" } else { "." };
+        Self(if plain { format!("{}{dot}{key}", self.0) } else { format!("{}{dot}\"{key}\"", self.0) })
+    }
+
+    pub(super) fn index(&self, index: usize) -> Self {
+        Self(format!("{}[{index}]", self.0))
+    }
+
+    /// The value is a key that must not be shown.
+    pub(super) fn is_secret(&self) -> bool {
+        is_secret(&self.0)
+    }
+}
+
+fn is_secret(path: &str) -> bool {
+    path.starts_with("apiKeys") || path.ends_with(".apiKey")
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The candidate that a name was probably meant to be: a few letters off, or the beginning of it.
+pub(super) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let name = name.to_lowercase();
+    let distance = |candidate: &str| {
+        let candidate = candidate.to_lowercase();
+        let shorter = name.chars().count().min(candidate.chars().count());
+        let distance = strsim::damerau_levenshtein(&name, &candidate);
+        let begins = shorter >= 4 && (candidate.starts_with(&name) || name.starts_with(&candidate));
+        (distance <= 1 + shorter / 4 || begins).then_some(distance)
+    };
+    let close = candidates.into_iter().filter_map(|candidate| Some((distance(candidate)?, candidate)));
+    close.min_by_key(|(distance, _)| *distance).map(|(_, candidate)| candidate)
+}
+
+/// Names what exists, and the nearest of it first: the end of a message about a name that does not exist.
+pub(super) fn suggestion<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str> + Clone) -> String {
+    if let Some(candidate) = nearest(name, candidates.clone()) {
+        return format!("did you mean `{candidate}`?");
+    }
+    let mut names: Vec<&str> = candidates.into_iter().take(13).collect();
+    let more = if names.len() > 12 {
+        names.truncate(12);
+        ", …"
+    } else {
+        ""
+    };
+    match names.as_slice() {
+        [] => "there is none".to_owned(),
+        names => format!("known here: {}{more}", names.join(", ")),
+    }
+}
