@@ -27,8 +27,8 @@ use tokio::{
 };
 
 pub use refusal::Refusal;
-pub use ticket::{Slot, Ticket};
 use ticket::{Answer, Grant};
+pub use ticket::{Slot, Ticket};
 
 use crate::{
     backend::{BackendEvent, Failure, Fleet, FleetOptions},
@@ -145,7 +145,6 @@ impl Dispatcher {
     }
 
     /// Lets a request into the queue, or through it at once.
-    #[must_use]
     pub fn submit(&self, arrival: Arrival) -> Ticket {
         self.shared.submit(arrival)
     }
@@ -264,7 +263,13 @@ impl Shared {
         answered
     }
 
-    fn carry_out(&self, core: &mut Core, now: Timestamp, action: Action, cause: Cause<'_>) -> Option<(RequestId, Answer)> {
+    fn carry_out(
+        &self,
+        core: &mut Core,
+        now: Timestamp,
+        action: Action,
+        cause: Cause<'_>,
+    ) -> Option<(RequestId, Answer)> {
         match action {
             Action::Dispatch { id, replica, generation, decision } => {
                 self.metrics.on_dispatch(&decision);
@@ -320,8 +325,10 @@ impl Shared {
                     Event::Exited { replica, generation }
                 }
             };
-            if let (Some(failure), Event::LoadDone { replica, generation, .. } | Event::Exited { replica, generation }) =
-                (&failure, &event)
+            if let (
+                Some(failure),
+                Event::LoadDone { replica, generation, .. } | Event::Exited { replica, generation },
+            ) = (&failure, &event)
             {
                 core.on_failure(*replica, *generation, failure);
             }

@@ -35,7 +35,9 @@ impl Refusal {
             (Outcome::RejectedCapacity, _) => {
                 "the queue is full and nothing in it is less urgent; try again later, or raise routing.admission".into()
             }
-            (Outcome::RejectedShed, _) => "the servers are saturated and this request may be shed; try again later".into(),
+            (Outcome::RejectedShed, _) => {
+                "the servers are saturated and this request may be shed; try again later".into()
+            }
             (Outcome::RejectedTtl, _) => {
                 format!("waited {:.1} s in the queue, longer than its time to live allows", waited.as_secs_f64()).into()
             }
