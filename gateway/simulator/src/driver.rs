@@ -1,0 +1,489 @@
+//! Drives a gate with simulated clients and servers, and carries out what it decides.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use switchyard_scheduler::{
+    Action, Event, Generation, Outcome, ReplicaId, Request, RequestId, Settings, StopReason, Timestamp, Usage,
+};
+use thiserror::Error;
+
+use crate::{
+    Operation, Scenario,
+    agenda::Agenda,
+    engine::{Engine, Output},
+    faults::Fate,
+    gate::Gate,
+    ledger::{Broken, Ledger, Process, Stage},
+    random::Stream,
+    workload::{Arrival, arrivals},
+};
+
+/// The gate did something that it must never do.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("after {at:?} of virtual time: {what}")]
+pub struct Violation {
+    /// When.
+    pub at: Timestamp,
+    /// What.
+    pub what: String,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Served,
+    Rejected(Outcome),
+    /// Its client left.
+    Left,
+    /// Its server went away.
+    Lost,
+}
+
+/// What became of one request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Life {
+    pub(crate) arrival: Arrival,
+    pub(crate) first_token: Option<Timestamp>,
+    pub(crate) ended: Timestamp,
+    pub(crate) end: End,
+}
+
+/// What became of everything.
+#[derive(Debug)]
+pub(crate) struct Outcomes {
+    pub(crate) lives: Vec<Life>,
+    /// Loads of models that take turns.
+    pub(crate) loads: u64,
+    pub(crate) failed_loads: u64,
+    pub(crate) crashes: u64,
+    pub(crate) preemptions: u64,
+    /// When the last request ended.
+    pub(crate) end: Timestamp,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Happening {
+    /// The arrival of that index.
+    Arrival(usize),
+    /// The client leaves; one that is merely impatient stays once it has seen a token.
+    ClientLeaves {
+        id: RequestId,
+        impatient: bool,
+    },
+    /// A dispatched request has come to its server's queue.
+    Submitted {
+        id: RequestId,
+    },
+    Step {
+        replica: ReplicaId,
+        generation: Generation,
+    },
+    LoadDone {
+        replica: ReplicaId,
+        generation: Generation,
+        ok: bool,
+    },
+    StopDone {
+        replica: ReplicaId,
+        generation: Generation,
+    },
+    Crash {
+        replica: ReplicaId,
+        generation: Generation,
+    },
+    /// The connection of a request to its lost server is seen to be broken.
+    Broken {
+        id: RequestId,
+    },
+    Operation(usize),
+    Tick,
+}
+
+/// A run that is this far beyond its duration never ends.
+const NEVER: Duration = Duration::from_secs(100 * 24 * 3600);
+
+#[derive(Debug, Default)]
+struct Server {
+    generation: Generation,
+    engine: Option<Engine>,
+    /// Dispatched to it, whether they have reached its queue or not.
+    requests: BTreeSet<RequestId>,
+}
+
+pub(crate) struct Driver<'a, G> {
+    scenario: &'a Scenario,
+    gate: G,
+    ledger: Ledger,
+    now: Timestamp,
+    agenda: Agenda<Happening>,
+    arrivals: Vec<Arrival>,
+    lives: Vec<Life>,
+    servers: BTreeMap<ReplicaId, Server>,
+    fate: Fate,
+    network: Stream,
+    tick: Option<Timestamp>,
+    outputs: Vec<Output>,
+    loads: u64,
+    failed_loads: u64,
+    crashes: u64,
+    preemptions: u64,
+    last_end: Timestamp,
+}
+
+impl<'a, G: Gate> Driver<'a, G> {
+    /// A run of the scenario under the gate, which was built with these settings. `gated`: the gate promises limits,
+    /// bounds and an order.
+    pub(crate) fn new(scenario: &'a Scenario, gate: G, settings: Settings, gated: bool) -> Self {
+        // Streams from the far end of the numbers, away from those of the classes.
+        let stream = |number: u64| Stream::new(scenario.seed, u64::MAX - number);
+        Self {
+            scenario,
+            gate,
+            ledger: Ledger::new(settings, gated),
+            now: Timestamp::ZERO,
+            agenda: Agenda::new(),
+            arrivals: arrivals(scenario),
+            lives: Vec::new(),
+            servers: BTreeMap::new(),
+            fate: Fate::new(scenario.faults.clone(), stream(0), stream(1)),
+            network: stream(2),
+            tick: None,
+            outputs: Vec::new(),
+            loads: 0,
+            failed_loads: 0,
+            crashes: 0,
+            preemptions: 0,
+            last_end: Timestamp::ZERO,
+        }
+    }
+
+    /// Runs until nothing happens any more.
+    pub(crate) fn run(mut self) -> Result<Outcomes, Violation> {
+        for (index, &(at, _)) in self.scenario.operations.iter().enumerate() {
+            self.agenda.plan(Timestamp::ZERO + at, Happening::Operation(index));
+        }
+        self.plan_arrival(0);
+        while let Some((at, happening)) = self.agenda.next() {
+            self.now = at;
+            self.happen(happening).map_err(|what| Violation { at, what })?;
+        }
+        let at = self.now;
+        self.ledger.over().map_err(|what| Violation { at, what })?;
+        let preemptions = self.preemptions + self.servers.values().map(Server::preemptions).sum::<u64>();
+        Ok(Outcomes {
+            lives: self.lives,
+            loads: self.loads,
+            failed_loads: self.failed_loads,
+            crashes: self.crashes,
+            preemptions,
+            end: self.last_end,
+        })
+    }
+
+    fn happen(&mut self, happening: Happening) -> Result<(), Broken> {
+        if self.now.since(Timestamp::ZERO) > self.scenario.duration + NEVER {
+            return Err(format!("{} requests never end", self.ledger.unfinished()));
+        }
+        match happening {
+            Happening::Arrival(index) => self.arrive(index)?,
+            Happening::ClientLeaves { id, impatient } => self.client_leaves(id, impatient)?,
+            Happening::Submitted { id } => self.submitted(id),
+            Happening::Step { replica, generation } => self.step(replica, generation)?,
+            Happening::LoadDone { replica, generation, ok } => self.load_done(replica, generation, ok)?,
+            Happening::StopDone { replica, generation } => {
+                self.ledger.becomes(replica, generation, Process::None)?;
+                self.gate.handle(self.now, Event::StopDone { replica, generation });
+            }
+            Happening::Crash { replica, generation } => self.crash(replica, generation)?,
+            Happening::Broken { id } => {
+                if let Some(Stage::Running(..)) = self.ledger.stage(id) {
+                    self.finish(id, End::Lost, Usage::default())?;
+                }
+            }
+            Happening::Operation(index) => self.operate(index),
+            Happening::Tick => self.tick()?,
+        }
+        self.settle()
+    }
+
+    fn plan_arrival(&mut self, index: usize) {
+        if let Some(arrival) = self.arrivals.get(index) {
+            self.agenda.plan(arrival.at, Happening::Arrival(index));
+        }
+    }
+
+    fn arrive(&mut self, index: usize) -> Result<(), Broken> {
+        let arrival = self.arrivals[index];
+        let class = &self.scenario.classes[arrival.class as usize];
+        let id = RequestId(index as u64 + 1);
+        let request = Request {
+            id,
+            model: class.model,
+            priority: class.priority,
+            // About four letters a token.
+            bytes: u64::from(arrival.prompt) * 4,
+            ttl: class.ttl,
+        };
+        self.plan_arrival(index + 1);
+        self.lives.push(Life { arrival, first_token: None, ended: self.now, end: End::Left });
+        if let Some(patience) = class.patience {
+            self.agenda.plan(self.now + patience, Happening::ClientLeaves { id, impatient: true });
+        }
+        if let Some(after) = self.fate.leaves_after(self.scenario.duration / 20) {
+            self.agenda.plan(self.now + after, Happening::ClientLeaves { id, impatient: false });
+        }
+        self.ledger.arrive(self.now, request.clone())?;
+        self.gate.handle(self.now, Event::Arrive(request));
+        Ok(())
+    }
+
+    fn client_leaves(&mut self, id: RequestId, impatient: bool) -> Result<(), Broken> {
+        let seen_a_token = self.life(id).is_some_and(|life| life.first_token.is_some());
+        match self.ledger.stage(id) {
+            Some(Stage::Waiting) => {
+                self.ledger.cancel_waiting(id)?;
+                self.ended(id, End::Left);
+                self.gate.handle(self.now, Event::Cancel { id });
+            }
+            Some(Stage::Running(replica, _)) if !(impatient && seen_a_token) => {
+                if let Some(engine) = self.servers.get_mut(&replica).and_then(|server| server.engine.as_mut()) {
+                    engine.cancel(id);
+                }
+                if seen_a_token {
+                    self.finish(id, End::Left, Usage::default())?;
+                } else {
+                    // As when the client's end crosses the dispatch: the gate hears of a cancel alone.
+                    self.release(id)?;
+                    self.ended(id, End::Left);
+                    self.gate.handle(self.now, Event::Cancel { id });
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn submitted(&mut self, id: RequestId) {
+        let Some(Stage::Running(replica, generation)) = self.ledger.stage(id) else { return };
+        let Some(arrival) = self.life(id).map(|life| life.arrival) else { return };
+        let Some(server) = self.servers.get_mut(&replica) else { return };
+        // Lost with its server before it got there: its end is planned.
+        let (true, Some(engine)) = (server.generation == generation, server.engine.as_mut()) else { return };
+        let idle = engine.step_end().is_none();
+        engine.submit(self.now, id, arrival.prompt, arrival.output);
+        if let (true, Some(end)) = (idle, engine.step_end()) {
+            self.agenda.plan(end, Happening::Step { replica, generation });
+        }
+    }
+
+    fn step(&mut self, replica: ReplicaId, generation: Generation) -> Result<(), Broken> {
+        let Some(server) = self.servers.get_mut(&replica).filter(|server| server.generation == generation) else {
+            return Ok(());
+        };
+        let Some(engine) = server.engine.as_mut() else { return Ok(()) };
+        let mut outputs = std::mem::take(&mut self.outputs);
+        engine.advance(self.now, &mut outputs);
+        if let Some(end) = engine.step_end() {
+            self.agenda.plan(end, Happening::Step { replica, generation });
+        }
+        for output in outputs.drain(..) {
+            match output {
+                Output::FirstToken(id) => {
+                    let now = self.now;
+                    if let Some(life) = self.life_mut(id) {
+                        life.first_token = Some(now);
+                    }
+                }
+                Output::Done(id) => {
+                    let usage = self.life(id).map_or_else(Usage::default, |life| Usage {
+                        prompt_tokens: life.arrival.prompt.into(),
+                        completion_tokens: life.arrival.output.into(),
+                    });
+                    self.finish(id, End::Served, usage)?;
+                }
+            }
+        }
+        self.outputs = outputs;
+        Ok(())
+    }
+
+    fn load_done(&mut self, replica: ReplicaId, generation: Generation, ok: bool) -> Result<(), Broken> {
+        // A stop that came meanwhile is answered by its end alone.
+        if self.ledger.process(replica, generation) != Process::Loading {
+            return Ok(());
+        }
+        self.ledger.becomes(replica, generation, if ok { Process::Ready } else { Process::None })?;
+        if ok {
+            let settings = self.scenario.models[replica.model.0 as usize].engine.clone();
+            let server = self.servers.entry(replica).or_default();
+            *server = Server { generation, engine: Some(Engine::new(settings)), requests: BTreeSet::new() };
+            if let Some(life) = self.fate.lives_for() {
+                self.agenda.plan(self.now + life, Happening::Crash { replica, generation });
+            }
+        } else {
+            self.failed_loads += 1;
+        }
+        self.gate.handle(self.now, Event::LoadDone { replica, generation, ok });
+        Ok(())
+    }
+
+    fn crash(&mut self, replica: ReplicaId, generation: Generation) -> Result<(), Broken> {
+        // Once nobody is left to see it, crashes and restarts would go on for ever.
+        let unseen = self.ledger.unfinished() == 0 && self.lives.len() == self.arrivals.len();
+        if unseen || self.ledger.process(replica, generation) != Process::Ready {
+            return Ok(());
+        }
+        self.crashes += 1;
+        self.ledger.becomes(replica, generation, Process::None)?;
+        self.lose_server(replica);
+        self.gate.handle(self.now, Event::Exited { replica, generation });
+        Ok(())
+    }
+
+    /// The process is gone: its requests will be seen to break, sooner or later.
+    fn lose_server(&mut self, replica: ReplicaId) {
+        let Some(server) = self.servers.get_mut(&replica) else { return };
+        self.preemptions += server.preemptions();
+        server.engine = None;
+        for id in std::mem::take(&mut server.requests) {
+            self.agenda.plan(self.now + self.fate.notices_after(), Happening::Broken { id });
+        }
+    }
+
+    fn operate(&mut self, index: usize) {
+        let event = match &self.scenario.operations[index].1 {
+            Operation::Unload(models) => Event::Unload { models: models.clone() },
+            Operation::Preload(models) => Event::Preload { models: models.clone() },
+            Operation::Restart(model) => self.reconfigured(|settings| {
+                if let Some(model) = settings.models.get_mut(model) {
+                    model.revision += 1;
+                }
+            }),
+            Operation::Remove(model) => self.reconfigured(|settings| {
+                settings.models.remove(model);
+            }),
+            Operation::Drain => {
+                self.ledger.drain();
+                Event::Drain
+            }
+        };
+        self.gate.handle(self.now, event);
+    }
+
+    fn reconfigured(&mut self, change: impl FnOnce(&mut Settings)) -> Event {
+        let mut settings = self.ledger.settings().clone();
+        change(&mut settings);
+        self.ledger.reconfigure(settings.clone());
+        Event::Reconfigure(Box::new(settings))
+    }
+
+    fn tick(&mut self) -> Result<(), Broken> {
+        // An earlier one may have been planned after this one was; then it is not due.
+        self.tick = None;
+        if self.gate.deadline().is_none_or(|deadline| deadline > self.now) {
+            return Ok(());
+        }
+        self.gate.handle(self.now, Event::Tick);
+        self.carry_out_all()?;
+        match self.gate.deadline() {
+            Some(deadline) if deadline <= self.now => Err(format!("after a tick the deadline is still {deadline:?}")),
+            _ => Ok(()),
+        }
+    }
+
+    fn settle(&mut self) -> Result<(), Broken> {
+        self.carry_out_all()?;
+        self.ledger.settled(self.gate.view())?;
+        if let Some(deadline) = self.gate.deadline().map(|deadline| deadline.max(self.now))
+            && self.tick.is_none_or(|planned| deadline < planned)
+        {
+            self.agenda.plan(deadline, Happening::Tick);
+            self.tick = Some(deadline);
+        }
+        Ok(())
+    }
+
+    fn carry_out_all(&mut self) -> Result<(), Broken> {
+        while let Some(action) = self.gate.poll_action() {
+            self.carry_out(action)?;
+        }
+        Ok(())
+    }
+
+    fn carry_out(&mut self, action: Action) -> Result<(), Broken> {
+        match action {
+            Action::Dispatch { id, replica, generation, decision } => {
+                self.ledger.dispatch(self.now, id, replica, generation, decision.waited)?;
+                self.servers.entry(replica).or_default().requests.insert(id);
+                let (least, most) = self.scenario.models[replica.model.0 as usize].engine.overhead;
+                let micros = self.network.between(least.as_micros() as u64, most.as_micros() as u64);
+                self.agenda.plan(self.now + Duration::from_micros(micros), Happening::Submitted { id });
+            }
+            Action::Reject { id, outcome, .. } => {
+                self.ledger.reject(id, outcome)?;
+                self.ended(id, End::Rejected(outcome));
+            }
+            Action::Load { replica, generation, .. } => {
+                self.ledger.load(replica, generation)?;
+                let model = &self.scenario.models[replica.model.0 as usize];
+                self.loads += u64::from(model.managed);
+                let (takes, ok) = self.fate.load(model.load);
+                self.agenda.plan(self.now + takes, Happening::LoadDone { replica, generation, ok });
+            }
+            Action::Stop { replica, generation, reason } => self.stop(replica, generation, reason)?,
+            Action::Drained => self.ledger.drained()?,
+        }
+        Ok(())
+    }
+
+    fn stop(&mut self, replica: ReplicaId, generation: Generation, reason: StopReason) -> Result<(), Broken> {
+        self.ledger.stop(replica, generation, reason)?;
+        self.lose_server(replica);
+        let takes = self.fate.stop(self.scenario.models[replica.model.0 as usize].stop);
+        self.agenda.plan(self.now + takes, Happening::StopDone { replica, generation });
+        Ok(())
+    }
+
+    fn finish(&mut self, id: RequestId, end: End, usage: Usage) -> Result<(), Broken> {
+        self.release(id)?;
+        self.ended(id, end);
+        self.gate.handle(self.now, Event::Finished { id, usage });
+        Ok(())
+    }
+
+    /// The request no longer runs.
+    fn release(&mut self, id: RequestId) -> Result<(), Broken> {
+        if let Some(Stage::Running(replica, _)) = self.ledger.stage(id)
+            && let Some(server) = self.servers.get_mut(&replica)
+        {
+            server.requests.remove(&id);
+        }
+        self.ledger.finish(id)
+    }
+
+    fn ended(&mut self, id: RequestId, end: End) {
+        let now = self.now;
+        if let Some(life) = self.life_mut(id) {
+            life.ended = now;
+            life.end = end;
+        }
+        self.last_end = now;
+    }
+
+    fn life(&self, id: RequestId) -> Option<&Life> {
+        self.lives.get(usize::try_from(id.0).ok()?.checked_sub(1)?)
+    }
+
+    fn life_mut(&mut self, id: RequestId) -> Option<&mut Life> {
+        self.lives.get_mut(usize::try_from(id.0).ok()?.checked_sub(1)?)
+    }
+}
+
+impl Server {
+    fn preemptions(&self) -> u64 {
+        self.engine.as_ref().map_or(0, |engine| engine.load().preemptions)
+    }
+}

@@ -1,0 +1,30 @@
+//! Switchyard's scheduler against simulated clients and model servers, in virtual time.
+//!
+//! A [`Scenario`] says who asks for what, of which servers, and what is compared. [`simulate`] runs all of it and
+//! gives a [`Report`]: a table, a picture and CSV. Nothing in here reads a clock or does I/O: the same scenario gives
+//! the same report, and a day of traffic takes seconds. The scheduler is the real one; while it works, a ledger that
+//! keeps its own books checks that it breaks none of its promises.
+
+mod agenda;
+mod driver;
+mod engine;
+mod faults;
+mod gate;
+mod ledger;
+mod measure;
+mod no_gate;
+mod random;
+mod report;
+mod run;
+mod scenario;
+#[cfg(test)]
+mod swarm;
+mod workload;
+
+pub use driver::Violation;
+pub use engine::{Engine, EngineLoad, EngineSettings, Output};
+pub use faults::Faults;
+pub use measure::{ClassFigures, Quantiles, Run, SLICES};
+pub use report::{Report, simulate};
+pub use run::{RunError, run};
+pub use scenario::{Arrivals, Class, Comparison, Length, Model, Operation, Policy, Problem, Scenario};

@@ -1,0 +1,82 @@
+//! The results of a scenario side by side.
+
+mod canvas;
+mod csv;
+mod svg;
+mod table;
+
+use crate::{Run, RunError, Scenario, run};
+
+/// What came out of a scenario.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    /// The scenario's name.
+    pub name: String,
+    /// The scenario's description.
+    pub description: String,
+    /// From where to where the figures count, in seconds.
+    pub window: (f64, f64),
+    /// In seconds.
+    pub duration: f64,
+    /// In the order of the comparisons.
+    pub runs: Vec<Run>,
+    /// Comparisons that were left out, by name, and why.
+    pub skipped: Vec<(String, String)>,
+}
+
+/// Runs every comparison of a scenario. One that this build cannot run is left out and named.
+///
+/// # Errors
+/// When the scheduler breaks one of its promises.
+pub fn simulate(scenario: &Scenario) -> Result<Report, RunError> {
+    let (from, to) = scenario.window;
+    let mut report = Report {
+        name: scenario.name.clone(),
+        description: scenario.description.clone(),
+        window: (from.as_secs_f64(), to.as_secs_f64()),
+        duration: scenario.duration.as_secs_f64(),
+        runs: Vec::new(),
+        skipped: Vec::new(),
+    };
+    for comparison in &scenario.comparisons {
+        match run(scenario, comparison) {
+            Ok(run) => report.runs.push(run),
+            Err(error @ RunError::Unavailable(_)) => {
+                report.skipped.push((comparison.name.clone(), error.to_string()));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(report)
+}
+
+impl Report {
+    /// The figures as a table for a terminal.
+    #[must_use]
+    pub fn table(&self) -> String {
+        table::table(self)
+    }
+
+    /// The figures as CSV: a header, then one line for each scheduler and class.
+    #[must_use]
+    pub fn csv(&self) -> String {
+        csv::csv(self)
+    }
+
+    /// The picture: time to the first token over time, a panel for each scheduler, and p95 as bars below.
+    #[must_use]
+    pub fn svg(&self) -> String {
+        svg::svg(self)
+    }
+}
+
+/// A duration as people read it: `7.5 ms`, `140 ms`, `13.3 s`, `2 h 05 min`.
+fn readable(seconds: f64) -> String {
+    match seconds {
+        s if s < 0.01 => format!("{:.1} ms", s * 1e3),
+        s if s < 1.0 => format!("{:.0} ms", s * 1e3),
+        s if s < 100.0 => format!("{s:.1} s"),
+        s if s < 6_000.0 => format!("{:.1} min", s / 60.0),
+        s => format!("{:.1} h", s / 3600.0),
+    }
+}

@@ -1,0 +1,203 @@
+//! The scenario file as it is written.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_saphyr::Spanned;
+
+use super::{
+    Problem,
+    value::{Length, Span, SpanRange, Timeline, Urgency},
+};
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct File {
+    pub(super) name: Option<String>,
+    #[serde(default)]
+    pub(super) description: String,
+    #[serde(default = "one")]
+    pub(super) seed: u64,
+    pub(super) duration: Spanned<Span>,
+    pub(super) window: Option<Spanned<SpanRange>>,
+    pub(super) replicas: Spanned<Replicas>,
+    pub(super) classes: Spanned<Vec<Spanned<Class>>>,
+    pub(super) comparisons: Spanned<Vec<Spanned<Comparison>>>,
+    #[serde(default)]
+    pub(super) faults: Faults,
+}
+
+const fn one() -> u64 {
+    1
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum Replicas {
+    /// Servers of one model that are always there.
+    Pool(Box<Pool>),
+    /// One machine on which models take turns.
+    Swap(Swap),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Pool {
+    #[serde(default = "model_name")]
+    pub(super) model: String,
+    pub(super) count: Option<Spanned<u32>>,
+    pub(super) concurrency: Option<Spanned<u32>>,
+    #[serde(default)]
+    pub(super) engine: Engine,
+}
+
+fn model_name() -> String {
+    "model".to_owned()
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Swap {
+    pub(super) models: BTreeMap<String, Spanned<SwapModel>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct SwapModel {
+    pub(super) load: Span,
+    pub(super) stop: Option<Span>,
+    pub(super) ttl: Option<Span>,
+    pub(super) concurrency: Option<Spanned<u32>>,
+    #[serde(default)]
+    pub(super) engine: Engine,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Engine {
+    pub(super) max_running: Option<Spanned<u32>>,
+    pub(super) step_tokens: Option<Spanned<u32>>,
+    pub(super) kv_tokens: Option<Spanned<u64>>,
+    pub(super) step_base: Option<Span>,
+    pub(super) step_per_sequence: Option<Span>,
+    pub(super) prefill_rate: Option<Spanned<f64>>,
+    pub(super) overhead: Option<SpanRange>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Class {
+    pub(super) name: Spanned<String>,
+    pub(super) priority: Option<Urgency>,
+    pub(super) tenant: Option<String>,
+    pub(super) tenants: Option<Spanned<u32>>,
+    pub(super) model: Option<Spanned<String>>,
+    #[serde(default)]
+    pub(super) rate: Timeline,
+    pub(super) burst: Option<Spanned<Timeline>>,
+    pub(super) prompt: Spanned<Length>,
+    pub(super) output: Spanned<Length>,
+    pub(super) slo_ttft: Option<Span>,
+    pub(super) ttl: Option<Span>,
+    pub(super) patience: Option<Span>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Comparison {
+    pub(super) name: Option<String>,
+    #[serde(rename = "use")]
+    pub(super) used: Use,
+    #[serde(default)]
+    pub(super) settings: SchedulerSettings,
+    #[serde(default)]
+    pub(super) admission: Admission,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Use {
+    NoGate,
+    Fifo,
+    Serial,
+    Flow,
+}
+
+/// As under `routing.scheduler.settings` in the gateway's configuration.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct SchedulerSettings {
+    #[serde(default)]
+    pub(super) serial: Serial,
+    #[serde(default)]
+    pub(super) fifo: Fifo,
+    #[serde(default)]
+    pub(super) flow: serde_json::Value,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Serial {
+    pub(super) swap_affinity_bonus: Option<Spanned<u32>>,
+    pub(super) aging_divisor: Option<u32>,
+    pub(super) slots: Option<Spanned<u32>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Fifo {
+    #[serde(default)]
+    pub(super) priority: BTreeMap<String, Spanned<i64>>,
+}
+
+/// As under `routing.admission` in the gateway's configuration.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Admission {
+    pub(super) max_requests: Option<u64>,
+    pub(super) max_bytes: Option<u64>,
+    #[serde(rename = "defaultRequestTTL")]
+    pub(super) default_request_ttl: Option<Span>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Faults {
+    pub(super) cancel: Option<Spanned<f64>>,
+    pub(super) load_failure: Option<Spanned<f64>>,
+    pub(super) slow_stop: Option<Spanned<f64>>,
+    pub(super) crash_every: Option<Spanned<Span>>,
+}
+
+/// Reads the YAML; what cannot be read is one problem.
+pub(super) fn read(name: &str, text: &str) -> Result<File, Vec<Problem>> {
+    let mut path = String::new();
+    let file = serde_saphyr::with_deserializer_from_str(text, |deserializer| {
+        serde_path_to_error::deserialize(deserializer).map_err(|error| {
+            path = error.path().to_string();
+            error.into_inner()
+        })
+    });
+    file.map_err(|error: serde_saphyr::Error| {
+        let (line, column) = error.location().map_or((0, 0), |place| (place.line(), place.column()));
+        // The path of a key that is missing or unknown is that of the mapping; a lone dot is the whole file.
+        let path = if path == "." { String::new() } else { path.clone() };
+        let options = serde_saphyr::render_options! { snippets: serde_saphyr::SnippetMode::Off };
+        let message = error.without_snippet().render_with_options(options);
+        vec![Problem { file: name.to_owned(), line, column, path, message: with_suggestion(message) }]
+    })
+}
+
+/// Adds the nearest key to the message about an unknown one.
+fn with_suggestion(message: String) -> String {
+    let mut quoted = message.split('`').skip(1).step_by(2);
+    let (Some(wrong), true) = (quoted.next(), message.starts_with("unknown ")) else { return message };
+    let nearest = quoted
+        .map(|known| (strsim::damerau_levenshtein(&wrong.to_lowercase(), &known.to_lowercase()), known))
+        .min()
+        .filter(|&(distance, known)| distance <= known.len().div_ceil(3));
+    match nearest {
+        Some((_, known)) => format!("{message}; did you mean `{known}`?"),
+        None => message,
+    }
+}

@@ -1,0 +1,198 @@
+//! Thousands of short random runs: models, groups, settings, clients, operators and faults are all drawn from a seed,
+//! and the ledger watches every step.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use switchyard_scheduler::{
+    AdmissionSettings, BackoffSettings, BandSettings, Bounds, FifoSettings, GroupSettings, ModelId, PolicySettings,
+    Priority, SerialSettings,
+};
+
+use crate::{
+    Arrivals, Class, Comparison, EngineSettings, Faults, Length, Model, Operation, Policy, Scenario, random::Stream,
+    run::outcomes,
+};
+
+const PRIORITIES: [i64; 10] = [i64::MIN, -200, -100, -99, -1, 0, 1, 99, 100, i64::MAX];
+
+impl Stream {
+    fn pick<T: Copy>(&mut self, among: &[T]) -> T {
+        among[self.between(0, among.len() as u64 - 1) as usize]
+    }
+
+    fn up_to(&mut self, most: u32) -> u32 {
+        self.between(0, most.into()) as u32
+    }
+
+    fn millis(&mut self, most: u64) -> Duration {
+        Duration::from_millis(self.between(0, most))
+    }
+
+    fn maybe<T>(&mut self, probability: f64, value: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        self.chance(probability).then(|| value(self))
+    }
+}
+
+fn model(random: &mut Stream, number: usize) -> Model {
+    let managed = random.chance(0.85);
+    Model {
+        name: format!("model-{number}"),
+        replicas: 1 + random.up_to(1) * random.up_to(2),
+        concurrency: 1 + random.up_to(3),
+        managed,
+        load: random.millis(3_000),
+        stop: random.millis(800),
+        ttl: random.maybe(0.3, |random| random.millis(4_000)),
+        engine: EngineSettings {
+            max_running: 1 + random.up_to(4),
+            step_tokens: 1 + random.up_to(60),
+            kv_tokens: 40 + random.between(0, 100),
+            step_base: Duration::from_millis(20),
+            step_per_sequence: Duration::from_millis(5),
+            prefill_rate: 1_000.0,
+            overhead: (Duration::ZERO, random.millis(50)),
+        },
+    }
+}
+
+fn groups(random: &mut Stream, models: usize) -> Vec<GroupSettings> {
+    let mut groups: Vec<_> = (0..random.up_to(3))
+        .map(|_| GroupSettings {
+            swap: random.chance(0.5),
+            exclusive: random.chance(0.5),
+            persistent: random.chance(0.3),
+            members: Vec::new(),
+        })
+        .collect();
+    for number in 0..models as u32 {
+        let group = random.up_to(groups.len() as u32) as usize;
+        if let Some(group) = groups.get_mut(group) {
+            group.members.push(ModelId(number));
+        }
+    }
+    groups
+}
+
+fn class(random: &mut Stream, number: usize, models: usize) -> Class {
+    Class {
+        name: format!("class-{number}"),
+        priority: Priority(random.pick(&PRIORITIES)),
+        tenants: vec![format!("tenant-{number}")],
+        model: ModelId(random.up_to(models as u32 - 1)),
+        arrivals: Arrivals {
+            rates: vec![(Duration::ZERO, random.unit() * 1.5)],
+            bursts: random.maybe(0.3, |random| vec![(random.millis(5_000), random.up_to(12))]).unwrap_or_default(),
+        },
+        prompt: Length::Uniform(1, 40),
+        output: Length::Uniform(1, 8),
+        goal: None,
+        ttl: random.maybe(0.3, |random| random.millis(5_000)),
+        patience: random.maybe(0.3, |random| random.millis(5_000)),
+    }
+}
+
+fn operations(random: &mut Stream, models: usize) -> Vec<(Duration, Operation)> {
+    let mut operations: Vec<_> = (0..random.up_to(5))
+        .map(|_| {
+            let model = ModelId(random.up_to(models as u32 - 1));
+            let some = if random.chance(0.3) { Vec::new() } else { vec![model] };
+            let operation = match random.up_to(9) {
+                0..=3 => Operation::Unload(some),
+                4..=6 => Operation::Preload(vec![model]),
+                7..=8 => Operation::Restart(model),
+                _ => Operation::Remove(model),
+            };
+            (random.millis(20_000), operation)
+        })
+        .collect();
+    operations.extend(random.maybe(0.3, |random| (random.millis(25_000), Operation::Drain)));
+    operations
+}
+
+fn bounds(random: &mut Stream) -> Bounds {
+    if random.chance(0.5) {
+        Bounds { requests: 10_000, bytes: 1 << 30 }
+    } else {
+        Bounds { requests: random.between(0, 12), bytes: random.between(0, 2_000) }
+    }
+}
+
+fn policy(random: &mut Stream, models: usize) -> PolicySettings {
+    if random.chance(0.5) {
+        PolicySettings::Serial(SerialSettings {
+            swap_affinity_bonus: random.up_to(99),
+            aging_divisor: random.up_to(2) * random.up_to(60),
+            slots: 1 + random.up_to(1) * random.up_to(3),
+        })
+    } else {
+        let points = |random: &mut Stream| random.pick(&[-100, -1, 0, 10, i64::MAX]);
+        let model_priority: BTreeMap<_, _> = (0..models as u32)
+            .filter_map(|number| random.maybe(0.3, |random| (ModelId(number), points(random))))
+            .collect();
+        PolicySettings::Fifo(FifoSettings { model_priority })
+    }
+}
+
+/// A random scenario with one comparison.
+fn scenario(seed: u64) -> Scenario {
+    // Its own stream: those near the ends of the numbers are the run's.
+    let random = &mut Stream::new(seed, 1 << 32);
+    let models = 1 + random.up_to(4) as usize;
+    let admission = AdmissionSettings {
+        total: bounds(random),
+        bands: std::array::from_fn(|_| BandSettings {
+            bounds: bounds(random),
+            ttl: random.maybe(0.2, |random| random.millis(6_000)),
+        }),
+    };
+    let backoff = BackoffSettings { initial: random.millis(1_000), max: Duration::from_secs(4) };
+    let policy = Policy::Scheduler(policy(random, models));
+    Scenario {
+        name: format!("swarm-{seed}"),
+        description: String::new(),
+        seed,
+        duration: Duration::from_secs(20),
+        window: (Duration::ZERO, Duration::from_secs(20)),
+        groups: groups(random, models),
+        classes: (0..1 + random.up_to(3) as usize).map(|number| class(random, number, models)).collect(),
+        models: (0..models).map(|number| model(random, number)).collect(),
+        comparisons: vec![Comparison { name: "swarm".into(), policy, admission, backoff }],
+        faults: Faults {
+            cancel: random.maybe(0.5, Stream::unit).unwrap_or(0.0) * 0.5,
+            load_failure: random.maybe(0.4, Stream::unit).unwrap_or(0.0) * 0.7,
+            slow_stop: random.maybe(0.4, Stream::unit).unwrap_or(0.0),
+            crash_every: random.maybe(0.4, |random| Duration::from_millis(500) + random.millis(10_000)),
+        },
+        operations: operations(random, models),
+    }
+}
+
+fn swarm(seeds: std::ops::Range<u64>) {
+    for seed in seeds {
+        let scenario = scenario(seed);
+        if let Err(error) = outcomes(&scenario, &scenario.comparisons[0]) {
+            panic!("seed {seed}: {error}\n{scenario:#?}");
+        }
+    }
+}
+
+// In quarters, so that they run side by side.
+#[test]
+fn random_runs_break_no_promise_1() {
+    swarm(0..1_000);
+}
+
+#[test]
+fn random_runs_break_no_promise_2() {
+    swarm(1_000..2_000);
+}
+
+#[test]
+fn random_runs_break_no_promise_3() {
+    swarm(2_000..3_000);
+}
+
+#[test]
+fn random_runs_break_no_promise_4() {
+    swarm(3_000..4_000);
+}
