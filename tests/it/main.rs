@@ -1,5 +1,8 @@
 //! Tests from the outside: the real binary, real processes, real sockets.
 
 mod config;
-#[allow(dead_code, unused_imports)]
+mod failures;
+mod lifecycle;
+mod priorities;
+mod real_models;
 mod support;

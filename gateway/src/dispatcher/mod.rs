@@ -174,8 +174,10 @@ impl Dispatcher {
     pub fn reconfigure(&self, settings: Arc<Settings>) {
         let mut core = self.shared.core.lock();
         let event = Event::Reconfigure(Box::new(core.adopt(&settings)));
-        self.shared.settings.store(settings);
+        self.shared.settings.store(Arc::clone(&settings));
         self.shared.handle(&mut core, event, Cause::default());
+        drop(core);
+        self.shared.fleet.retain(|id| settings.models.iter().any(|model| model.id == id));
     }
 
     /// Whether [`Dispatcher::drain`] was called.

@@ -69,7 +69,6 @@ impl Gateway {
     /// Serves nothing before it is given to [`serve`].
     #[must_use]
     pub fn new(dispatcher: Dispatcher, metrics: Arc<Metrics>, activity: ActivityLog) -> Self {
-        metrics.watch_activity(&activity);
         let settings = dispatcher.settings();
         let ring = KeyRing::new(&settings.api_keys);
         let (_, closing) = watch::channel(false);

@@ -10,7 +10,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{eventually, free_ports};
+use super::{children_of, eventually, free_ports};
 
 /// A running `switchyard serve`. Dropping it kills the process, and with it its models.
 pub(crate) struct Gateway {
@@ -124,7 +124,7 @@ impl Gateway {
 
     pub(crate) async fn wait_until_running(&self, count: f64) {
         eventually(&format!("{count} requests run"), async || {
-            (self.metric("switchyard_running_requests").await == count).then_some(())
+            (self.metric("switchyard_running").await == count).then_some(())
         })
         .await;
     }
@@ -144,18 +144,7 @@ impl Gateway {
 
     /// Process ids of the model servers that run now.
     pub(crate) fn children(&self) -> Vec<u32> {
-        let parent = self.pid().to_string();
-        std::fs::read_dir("/proc")
-            .expect("/proc")
-            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok())
-            .filter(|pid| {
-                std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
-                    let mut fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
-                    let state = fields.next();
-                    state != Some("Z") && fields.next() == Some(parent.as_str())
-                })
-            })
-            .collect()
+        children_of(self.pid())
     }
 
     pub(crate) fn signal(&self, signal: nix::sys::signal::Signal) {

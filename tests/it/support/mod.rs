@@ -27,3 +27,19 @@ pub(crate) fn is_alive(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .is_ok_and(|stat| !stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['Z', 'X'])))
 }
+
+/// The living children of a process.
+pub(crate) fn children_of(parent: u32) -> Vec<u32> {
+    let parent = parent.to_string();
+    std::fs::read_dir("/proc")
+        .expect("/proc")
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok())
+        .filter(|pid| {
+            std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
+                // After the name in parentheses: state, parent, …
+                let mut fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
+                !matches!(fields.next(), Some("Z" | "X") | None) && fields.next() == Some(parent.as_str())
+            })
+        })
+        .collect()
+}

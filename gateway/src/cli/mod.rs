@@ -1,0 +1,89 @@
+//! Arguments, and the command that each of them starts.
+
+mod check;
+mod log;
+mod reload;
+mod serve;
+mod signals;
+
+use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+/// Decides who goes next on a GPU: a gateway in front of model servers, with a queue that knows urgency, swaps
+/// models and accounts for every wait.
+#[derive(Parser)]
+#[command(name = "switchyard", version, propagate_version = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the gateway.
+    Serve(ServeArguments),
+    /// Check a configuration file without starting anything; exit 1 and name every problem when it has any.
+    Check {
+        /// The file.
+        #[arg(long, short, value_name = "FILE")]
+        config: PathBuf,
+    },
+    /// Print the JSON schema of the configuration file.
+    Schema,
+    /// Run a pretend model server that speaks OpenAI's protocol.
+    DemoBackend(switchyard::demo_backend::Options),
+}
+
+#[derive(clap::Args)]
+struct ServeArguments {
+    /// The configuration file; without one, a demo with three pretend models runs.
+    #[arg(long, short, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where to listen; beats `listen` in the file.
+    #[arg(long, short, value_name = "ADDRESS:PORT")]
+    listen: Option<SocketAddr>,
+    /// How the gateway's own log looks; it goes to standard error.
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    log_format: LogFormat,
+    /// Do not reload when the file changes; SIGHUP still does.
+    #[arg(long)]
+    no_watch: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Runs what the arguments ask for. A command that fails has said why on standard error.
+pub(crate) fn run() -> ExitCode {
+    match Arguments::parse().command {
+        Command::Serve(arguments) => serve::run(arguments),
+        Command::Check { config } => check::run(&config),
+        Command::Schema => {
+            println!("{}", switchyard::config::schema_json());
+            ExitCode::SUCCESS
+        }
+        Command::DemoBackend(options) => demo_backend(options),
+    }
+}
+
+fn demo_backend(options: switchyard::demo_backend::Options) -> ExitCode {
+    let runtime = match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(format_args!("cannot start threads: {error}")),
+    };
+    match runtime.block_on(switchyard::demo_backend::run(options)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(format_args!("{error}")),
+    }
+}
+
+fn fail(message: std::fmt::Arguments<'_>) -> ExitCode {
+    eprintln!("switchyard: {message}");
+    ExitCode::FAILURE
+}
