@@ -38,18 +38,16 @@ impl Need {
     fn of_plain(method: &[u8], path: &[u8]) -> Self {
         let reads = matches!(method, b"GET" | b"HEAD");
         match path {
-            b"/health" => Self::Nothing,
+            b"/health" | b"/wol-health" => Self::Nothing,
             _ if method == b"OPTIONS" && !path.starts_with(b"/upstream/") => Self::Nothing,
             b"/v1/models" | b"/models" if reads => Self::Either,
             _ if reads && path.starts_with(b"/v1/models/") => Self::Either,
             b"/" | b"/favicon.ico" | b"/metrics" | b"/running" | b"/logs" | b"/ui" if reads => Self::Read,
             _ if path.starts_with(b"/api/models/unload") => Self::Admin,
             _ if reads && [&b"/ui/"[..], b"/logs/", b"/api/"].iter().any(|p| path.starts_with(p)) => Self::Read,
-            _ if path.starts_with(b"/v1/") || path.starts_with(b"/sdapi/v1/") => Self::Inference,
-            _ if LLAMA_SERVER.contains(&path) => Self::Inference,
             // Straight through to a model server: what it serves beside inference is its operator's.
-            _ => match upstream_tail(path) {
-                Some(tail) if tail.starts_with(b"/v1/") || LLAMA_SERVER.contains(&tail) => Self::Inference,
+            _ => match upstream_tail(path).unwrap_or(path) {
+                tail if is_inference(tail) || (reads && tail == b"/props") => Self::Inference,
                 _ => Self::Admin,
             },
         }
@@ -79,6 +77,12 @@ impl Need {
     }
 }
 
+/// Below these is inference. `/v/` is how the gateway spells the paths of servers without a version in theirs.
+const VERSIONED: [&[u8]; 4] = [b"/v1/", b"/v/", b"/sdapi/v1/", b"/audioapi/v1/"];
+
+/// … but for what changes the model server itself.
+const OPERATORS: [&[u8]; 2] = [b"/v1/load_lora_adapter", b"/v1/unload_lora_adapter"];
+
 /// Inference paths of llama-server beside `/v1/`.
 const LLAMA_SERVER: [&[u8]; 12] = [
     b"/apply-template",
@@ -95,11 +99,17 @@ const LLAMA_SERVER: [&[u8]; 12] = [
     b"/tokenize",
 ];
 
+fn is_inference(path: &[u8]) -> bool {
+    let versioned = VERSIONED.iter().any(|start| path.starts_with(start)) && !OPERATORS.contains(&path);
+    versioned || LLAMA_SERVER.contains(&path)
+}
+
 /// Whether errors on this path are read by Anthropic's clients.
 pub(crate) fn is_anthropic(path: &[u8]) -> bool {
     let path = without_query(path);
     let path = upstream_tail(path).unwrap_or(path);
-    path.strip_prefix(b"/v1/messages").is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+    let rest = [&b"/v1/messages"[..], b"/v/messages"].iter().find_map(|start| path.strip_prefix(*start));
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
 
 /// Whether somebody may open this path in a browser.
