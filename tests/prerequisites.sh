@@ -35,3 +35,12 @@ need_build_tools() {
     need_command cmake cmake
     need_rust
 }
+
+# The filter is built for WebAssembly.
+need_wasm_target() {
+    local target=wasm32-wasip1
+    [ -d "$(rustc --print target-libdir --target $target)" ] && return
+    if command -v rustup >/dev/null 2>&1 && rustup target add $target >&2; then return; fi
+    say "Rust's target $target is missing and could not be installed from here. Install it: rustup target add $target"
+    exit 1
+}

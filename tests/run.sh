@@ -4,6 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/prerequisites.sh
 need_build_tools
+need_wasm_target
 need_command curl curl
 need_command python3 python3
 

@@ -23,25 +23,27 @@ fn decide(c: &mut Criterion) {
     group.throughput(Throughput::Elements(1));
     for keys in [10, 100_000] {
         let policy = policy(&json(keys));
-        // Every request another key, so that the caches are as cold as in a gateway with many callers.
         let callers: Vec<_> = (0..keys).step_by(7).map(|index| format!("Bearer sk-{index}")).collect();
-        let mut next = 0;
-        group.bench_function(BenchmarkId::new("keys", keys), |b| {
-            b.iter(|| {
-                next = (next + 1) % callers.len();
-                let headers: [(&[u8], &[u8]); 6] = [
-                    (b"host", b"gateway"),
-                    (b"user-agent", b"OpenAI/Python 2.8.0"),
-                    (b"content-type", b"application/json"),
-                    (b"content-length", b"512"),
-                    (b"authorization", callers[next].as_bytes()),
-                    (b"x-llamaswap-priority", b"batch"),
-                ];
-                let request = RequestView { method: b"POST", path: b"/v1/chat/completions", headers: &headers };
-                let decision = policy.decide(black_box(&request), 1_800_000_000);
-                assert!(matches!(decision, Decision::Allow(_)));
+        // One caller shows what a lookup costs; many show it with caches as cold as a gateway's may be.
+        for (name, callers) in [("one caller", &callers[..1]), ("many callers", &callers[..])] {
+            let mut next = 0;
+            group.bench_function(BenchmarkId::new(name, keys), |b| {
+                b.iter(|| {
+                    next = (next + 1) % callers.len();
+                    let headers: [(&[u8], &[u8]); 6] = [
+                        (b"host", b"gateway"),
+                        (b"user-agent", b"OpenAI/Python 2.8.0"),
+                        (b"content-type", b"application/json"),
+                        (b"content-length", b"512"),
+                        (b"authorization", callers[next].as_bytes()),
+                        (b"x-llamaswap-priority", b"batch"),
+                    ];
+                    let request = RequestView { method: b"POST", path: b"/v1/chat/completions", headers: &headers };
+                    let decision = policy.decide(black_box(&request), 1_800_000_000);
+                    assert!(matches!(decision, Decision::Allow(_)));
+                });
             });
-        });
+        }
     }
     let policy = policy(&json(10));
     let long = vec![b'x'; 1 << 20];

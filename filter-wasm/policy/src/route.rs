@@ -135,7 +135,7 @@ fn upstream_tail(path: &[u8]) -> Option<&[u8]> {
 /// The path as a lenient server might read it, or `None` when that is how it is written.
 fn normalized(path: &[u8]) -> Option<Vec<u8>> {
     let odd = |w: &[u8]| matches!(w, b"//" | b"/.");
-    if !path.contains(&b'%') && !path.contains(&b'\\') && !path.windows(2).any(odd) && !has_slash_at_end(path) {
+    if !path.contains(&b'%') && !path.contains(&b'\\') && !path.windows(2).any(odd) {
         return None;
     }
     let decoded = percent_decoded(path);
@@ -158,10 +158,6 @@ fn normalized(path: &[u8]) -> Option<Vec<u8>> {
         out.push(b'/');
     }
     Some(out)
-}
-
-fn has_slash_at_end(path: &[u8]) -> bool {
-    path.len() > 1 && path.ends_with(b"/")
 }
 
 fn percent_decoded(path: &[u8]) -> Cow<'_, [u8]> {

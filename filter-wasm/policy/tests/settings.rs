@@ -1,6 +1,6 @@
 //! What the check says of settings, good and bad.
 
-use switchyard_policy::{Policy, PolicySettings, Problem};
+use switchyard_policy::{Decision, LimitSettings, Policy, PolicySettings, Problem, RequestView};
 
 fn problems(json: &str) -> Vec<Problem> {
     match PolicySettings::from_json(json.as_bytes()) {
@@ -150,4 +150,27 @@ fn nothing_of_a_key_is_in_debug() {
     let text = format!("{settings:?} {policy:?}");
     let bytes = format!("{:?}", [0x7e, 0x57]);
     assert!(!text.contains("sk-secret") && !text.contains("7e57") && !text.contains(bytes.trim_matches(['[', ']'])));
+}
+
+#[test]
+fn a_keys_own_limits_go_before_its_tiers() {
+    let json = r#"{ "allowPlain": true, "tiers": { "t": { "limits": { "waiting": 10, "running": 2 } }, "free": {} },
+        "anonymous": { "tier": "free", "limits": { "running": 3 } },
+        "keys": [
+            { "key": "own", "tenant": "a", "tier": "t", "limits": { "waiting": 99 } },
+            { "key": "tier", "tenant": "a", "tier": "t" },
+            { "key": "none", "tenant": "a", "tier": "free" }
+        ] }"#;
+    let policy = Policy::new(PolicySettings::from_json(json.as_bytes()).expect("readable")).expect("good");
+    let limits = |key: &str| {
+        let headers = [(&b"x-api-key"[..], key.as_bytes())];
+        let request = RequestView { method: b"POST", path: b"/v1/completions", headers: &headers };
+        let Decision::Allow(allowed) = policy.decide(&request, 0) else { panic!("{key} is denied") };
+        let LimitSettings { waiting, running } = allowed.identity.expect("a caller").grant.limits;
+        (waiting, running)
+    };
+    assert_eq!(limits("own"), (Some(99), Some(2)));
+    assert_eq!(limits("tier"), (Some(10), Some(2)));
+    assert_eq!(limits("none"), (None, None));
+    assert_eq!(limits(""), (None, Some(3)), "without a key");
 }
