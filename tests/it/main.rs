@@ -1,6 +1,7 @@
 //! Tests from the outside: the real binary, real processes, real sockets.
 
 mod config;
+mod demo_backend;
 mod failures;
 mod lifecycle;
 mod priorities;
