@@ -5,5 +5,6 @@ mod demo_backend;
 mod failures;
 mod lifecycle;
 mod priorities;
+mod proxy;
 mod real_models;
 mod support;

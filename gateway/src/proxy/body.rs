@@ -28,7 +28,10 @@ pub(super) async fn read(session: &mut ServerSession, limits: &Limits) -> Result
     let waits =
         session.get_header(header::EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"));
     if waits {
+        // Pingora takes this for the whole answer, and would close a connection whose body was not read before it.
+        let keepalive = session.get_keepalive();
         session.write_continue_response().await.map_err(|_| BodyError::Gone)?;
+        session.set_keepalive(keepalive);
     }
     let Some(first) = chunk(session, limits.body_read_timeout).await? else { return Ok(Bytes::new()) };
     if first.len() as u64 > limits.body_bytes {

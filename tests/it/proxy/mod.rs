@@ -1,0 +1,11 @@
+//! The request's way: what clients and model servers can do to it.
+
+mod admin;
+mod bodies;
+mod broken;
+mod errors;
+mod leaving;
+mod protocol;
+mod raw;
+mod stale;
+mod upstream_path;
