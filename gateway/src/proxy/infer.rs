@@ -150,7 +150,11 @@ pub(super) async fn read_body(
     settings: &Settings,
 ) -> Result<Bytes, Interrupted> {
     let body = body::read(session, &settings.limits).await.map_err(|error| match error {
-        BodyError::Refused(error) => Interrupted::Failed(error),
+        BodyError::Refused(error) => {
+            // What follows on the connection cannot be told from the rest of this body.
+            session.set_keepalive(None);
+            Interrupted::Failed(error)
+        }
         BodyError::Gone => Interrupted::ClientGone,
     })?;
     account.body(body.len());

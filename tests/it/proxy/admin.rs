@@ -45,7 +45,8 @@ async fn what_runs_is_shown_and_can_be_unloaded() {
         let answer = unload.send().await.expect("an answer");
         assert_eq!((answer.status().as_u16(), answer.text().await.expect("a body").as_str()), (200, says));
         eventually("nothing runs", async || {
-            (gateway.get_json("/running").await == json!({"running": []}) && gateway.children().is_empty()).then_some(())
+            (gateway.get_json("/running").await == json!({"running": []}) && gateway.children().is_empty())
+                .then_some(())
         })
         .await;
     }

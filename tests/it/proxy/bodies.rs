@@ -93,7 +93,9 @@ async fn a_client_that_asks_first_is_told_before_it_sends() {
     let gateway = Gateway::start(&format!("models:\n{}", demo_model("m", "--tokens 1")));
     let mut client = Raw::connect(gateway.address).await;
     let head = |length: usize| {
-        format!("POST /v1/chat/completions HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\nContent-Length: {length}\r\n\r\n")
+        format!(
+            "POST /v1/chat/completions HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\nContent-Length: {length}\r\n\r\n"
+        )
     };
     let body = r#"{"model":"m"}"#;
     client.send(head(body.len())).await;

@@ -25,7 +25,10 @@ async fn a_crash_in_mid_stream_becomes_an_error_event() {
     let stream = crash_in_mid_stream(&gateway, "/v1/chat/completions").await;
     let (name, error) = last_event(&stream);
     assert_eq!(name, "event: error", "{stream}");
-    assert_eq!((&error["error"]["type"], &error["error"]["code"]), (&json!("server_error"), &json!("model_server_failed")));
+    assert_eq!(
+        (&error["error"]["type"], &error["error"]["code"]),
+        (&json!("server_error"), &json!("model_server_failed"))
+    );
     let message = error["error"]["message"].as_str().expect("a message");
     assert!(message.contains("demo-backend: fatal"), "the last lines of its log are in: {message}");
 
@@ -60,7 +63,9 @@ async fn half_a_document_does_not_pass_for_a_whole_one() {
     client.send(post("/v1/completions", "", &json!({"model": "m"}))).await;
     let mut server = upstream.accept().await;
     server.message().await.expect("a request");
-    server.send("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{\"a\":\r\n").await;
+    server
+        .send("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{\"a\":\r\n")
+        .await;
     drop(server);
     let answer = client.read_to_end().await;
     let answer = String::from_utf8_lossy(&answer);

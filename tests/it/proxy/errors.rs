@@ -43,7 +43,8 @@ async fn every_refusal_says_what_would_be_right() {
 async fn anthropics_paths_get_anthropics_shape() {
     let gateway = Gateway::start(&format!("models:\n{}", demo_model("m", "")));
     for path in ["/v1/messages", "/v1/messages/count_tokens"] {
-        let request = gateway.client.post(gateway.url(path)).json(&json!({"model": "x"})).header("x-request-id", "mine");
+        let request =
+            gateway.client.post(gateway.url(path)).json(&json!({"model": "x"})).header("x-request-id", "mine");
         let (status, body) = error(request).await;
         assert_eq!(status, 404);
         assert_eq!((&body["type"], &body["error"]["type"]), (&json!("error"), &json!("not_found_error")));
@@ -66,7 +67,9 @@ async fn a_full_queue_and_a_ttl_are_answered_with_429() {
     );
     let gateway = Gateway::start(&config);
     let mut running = Raw::connect(gateway.address).await;
-    running.send(post("/v1/completions", "", &json!({"model": "m", "stream": true, "demo": {"fail": "stall=1"}}))).await;
+    running
+        .send(post("/v1/completions", "", &json!({"model": "m", "stream": true, "demo": {"fail": "stall=1"}})))
+        .await;
     running.read_until(|bytes| bytes.windows(5).any(|bytes| bytes == b"data:")).await;
 
     let waiting = gateway.chat("m", "normal").header("x-switchyard-queue-ttl-ms", "1000");

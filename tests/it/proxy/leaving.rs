@@ -13,7 +13,9 @@ async fn occupied() -> (Gateway, Raw) {
     let config = format!("models:\n{}\n    concurrencyLimit: 1\n", demo_model("m", "").trim_end());
     let gateway = Gateway::start(&config);
     let mut running = Raw::connect(gateway.address).await;
-    running.send(post("/v1/chat/completions", "", &json!({"model": "m", "stream": true, "demo": {"fail": "stall=1"}}))).await;
+    running
+        .send(post("/v1/chat/completions", "", &json!({"model": "m", "stream": true, "demo": {"fail": "stall=1"}})))
+        .await;
     running.read_until(|bytes| bytes.windows(5).any(|bytes| bytes == b"data:")).await;
     (gateway, running)
 }
@@ -93,7 +95,9 @@ async fn who_leaves_in_mid_stream_takes_the_upstream_connection_along() {
 async fn a_client_that_breaks_off_its_body_is_not_queued() {
     let (gateway, _running) = occupied().await;
     let mut client = Raw::connect(gateway.address).await;
-    client.send("POST /v1/completions HTTP/1.1\r\nHost: t\r\nx-request-id: half\r\nContent-Length: 100\r\n\r\n{\"mo").await;
+    client
+        .send("POST /v1/completions HTTP/1.1\r\nHost: t\r\nx-request-id: half\r\nContent-Length: 100\r\n\r\n{\"mo")
+        .await;
     drop(client);
     let row = row(&gateway, "half").await;
     assert_eq!((&row["outcome"], &row["seq"]), (&json!("cancelled"), &json!(0)));

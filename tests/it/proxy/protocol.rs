@@ -41,7 +41,9 @@ async fn a_connection_outlives_its_errors() {
 async fn a_body_with_broken_framing_ends_its_connection() {
     let gateway = one_model("");
     let mut client = Raw::connect(gateway.address).await;
-    client.send("POST /v1/completions HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nGET / HTTP/1.1\r\n").await;
+    client
+        .send("POST /v1/completions HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nGET / HTTP/1.1\r\n")
+        .await;
     let answer = client.message().await.expect("an answer");
     assert_eq!((answer.status(), answer.header("connection")), (400, Some("close")));
     assert!(client.is_closed().await);
@@ -72,7 +74,8 @@ async fn a_stream_to_http_1_0_ends_with_its_connection() {
 async fn pages_of_any_origin_may_ask() {
     let gateway = one_model("");
     let request = gateway.client.request(reqwest::Method::OPTIONS, gateway.url("/v1/chat/completions"));
-    let answer = request.header("access-control-request-headers", "x-a, authorization").send().await.expect("an answer");
+    let answer =
+        request.header("access-control-request-headers", "x-a, authorization").send().await.expect("an answer");
     assert_eq!(answer.status(), 204);
     assert_eq!(answer.headers()["access-control-allow-origin"], "*");
     assert_eq!(answer.headers()["access-control-allow-headers"], "x-a, authorization");
@@ -113,7 +116,8 @@ async fn a_drain_ends_what_is_idle_and_lets_the_rest_end_by_itself() {
 
 #[tokio::test]
 async fn what_waits_when_the_gateway_closes_is_told_to_come_back() {
-    let config = format!("models:\n{}\n    concurrencyLimit: 1\n", demo_model("m", "--tokens 100 --token-time 10ms").trim_end());
+    let config =
+        format!("models:\n{}\n    concurrencyLimit: 1\n", demo_model("m", "--tokens 100 --token-time 10ms").trim_end());
     let gateway = Gateway::start(&config);
     let running = tokio::spawn(gateway.chat("m", "normal").send());
     gateway.wait_until_running(1.0).await;
