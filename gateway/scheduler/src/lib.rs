@@ -25,6 +25,6 @@ pub use priority::{Band, Priority};
 pub use scheduler::{BandView, ReplicaState, ReplicaView, Scheduler};
 pub use settings::{
     AdmissionSettings, BackoffSettings, BandSettings, Bounds, EvictionSettings, FifoSettings, GroupSettings,
-    ModelSettings, PolicySettings, SerialSettings, Settings,
+    MatrixSettings, ModelSettings, PolicySettings, SerialSettings, Settings,
 };
 pub use time::Timestamp;

@@ -106,6 +106,8 @@ pub struct BandSettings {
 pub enum EvictionSettings {
     /// llama-swap's groups. A model in no group belongs to one implicit group with `swap` and `exclusive`.
     Groups(Vec<GroupSettings>),
+    /// llama-swap's matrix. A model in no set runs alone.
+    Matrix(MatrixSettings),
 }
 
 impl Default for EvictionSettings {
@@ -126,6 +128,17 @@ pub struct GroupSettings {
     pub persistent: bool,
     /// The members.
     pub members: Vec<ModelId>,
+}
+
+/// Sets of models that may be in memory together, as may any part of a set.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct MatrixSettings {
+    /// The sets. To load a model, the models outside one of its sets are unloaded: of the set for which that costs
+    /// least, and of the first among equals.
+    pub sets: Vec<Vec<ModelId>>,
+    /// What it costs to unload a model; 1 where absent.
+    pub costs: BTreeMap<ModelId, u32>,
 }
 
 /// The pause between a failed load, or a crash, and the next try: doubles from `initial` to `max`, and starts

@@ -9,19 +9,22 @@ mod command;
 mod file;
 mod kinds;
 mod macros;
+mod matrix;
 mod parse;
 mod problem;
 mod reader;
 mod routing;
 mod settings;
+#[cfg(test)]
+mod tests;
 mod tree;
 
 use std::{collections::BTreeMap, path::Path};
 
 pub use problem::{Place, Problem, Problems};
 pub use settings::{
-    Eviction, Filters, Group, Headers, Launch, Limits, LogLevel, Model, SchedulerKind, Settings, Store, Timeouts,
-    Upstream,
+    Eviction, Filters, Group, Headers, Launch, Limits, LogLevel, Matrix, Model, SchedulerKind, Settings, Store,
+    Timeouts, Upstream,
 };
 
 use problem::Sink;

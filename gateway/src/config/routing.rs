@@ -55,6 +55,7 @@ pub(super) struct GroupFile {
 }
 
 pub(super) struct MatrixFile {
+    pub(super) place: At<()>,
     pub(super) vars: Vec<Named<String>>,
     pub(super) evict_costs: Vec<Named<u32>>,
     pub(super) sets: Vec<Named<String>>,
@@ -143,6 +144,7 @@ pub(super) fn groups(s: &mut Section<'_>) -> Vec<(At<String>, GroupFile)> {
 pub(super) fn matrix(s: &mut Section<'_>) -> Option<MatrixFile> {
     let present = s.has("matrix");
     let matrix = s.section("matrix", "Sets of models that may run together.", |s| MatrixFile {
+        place: At { value: (), place: s.place, path: s.path.clone() },
         vars: s.map("vars", "Short names for models.", Text),
         evict_costs: s.map("evict_costs", "What it costs to unload a model; 1 without it.", int(1..=u32::MAX)),
         sets: s.map("sets", "Each an expression of names, &, |, ( ) and +set.", Text),

@@ -9,8 +9,8 @@ use std::{
 };
 
 use switchyard_scheduler::{
-    AdmissionSettings, BackoffSettings, EvictionSettings, FifoSettings, GroupSettings, ModelId, ModelSettings,
-    PolicySettings,
+    AdmissionSettings, BackoffSettings, EvictionSettings, FifoSettings, GroupSettings, MatrixSettings, ModelId,
+    ModelSettings, PolicySettings,
 };
 
 /// A whole configuration that has passed every check.
@@ -103,12 +103,22 @@ impl Settings {
                 model_priority: priority.iter().map(|(id, points)| (ids(id), *points)).collect(),
             }),
         };
-        let Eviction::Groups(groups) = &self.eviction;
-        let group = |group: &Group| GroupSettings {
-            swap: group.swap,
-            exclusive: group.exclusive,
-            persistent: group.persistent,
-            members: group.members.iter().map(|id| ids(id)).collect(),
+        let eviction = match &self.eviction {
+            Eviction::Groups(groups) => EvictionSettings::Groups(
+                groups
+                    .iter()
+                    .map(|group| GroupSettings {
+                        swap: group.swap,
+                        exclusive: group.exclusive,
+                        persistent: group.persistent,
+                        members: group.members.iter().map(|id| ids(id)).collect(),
+                    })
+                    .collect(),
+            ),
+            Eviction::Matrix(matrix) => EvictionSettings::Matrix(MatrixSettings {
+                sets: matrix.sets.iter().map(|set| set.iter().map(|id| ids(id)).collect()).collect(),
+                costs: matrix.evict_costs.iter().map(|(id, cost)| (ids(id), *cost)).collect(),
+            }),
         };
         let model = |model: &Arc<Model>| {
             let settings = ModelSettings {
@@ -124,7 +134,7 @@ impl Settings {
         switchyard_scheduler::Settings {
             policy,
             admission: self.admission.clone(),
-            eviction: EvictionSettings::Groups(groups.iter().map(group).collect()),
+            eviction,
             backoff: self.backoff,
             models: self.models.iter().map(model).collect(),
         }
@@ -227,6 +237,17 @@ pub struct Timeouts {
 pub enum Eviction {
     /// llama-swap's groups.
     Groups(Vec<Group>),
+    /// llama-swap's matrix.
+    Matrix(Matrix),
+}
+
+/// Sets of models that may run together; so may the models of any part of a set. A model in no set runs alone.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Matrix {
+    /// Ids of models; where two sets are equally good, the earlier is chosen.
+    pub sets: Vec<Vec<String>>,
+    /// What it costs to unload a model, by id; 1 where absent.
+    pub evict_costs: BTreeMap<String, u32>,
 }
 
 /// One group.

@@ -3,6 +3,7 @@
 //! Another rule is another file here and one line in [`build`].
 
 mod groups;
+mod matrix;
 
 use std::fmt;
 
@@ -25,5 +26,6 @@ pub(crate) trait Eviction: fmt::Debug + Send + Sync {
 pub(crate) fn build(settings: &EvictionSettings) -> Box<dyn Eviction> {
     match settings {
         EvictionSettings::Groups(groups) => Box::new(groups::Groups::new(groups)),
+        EvictionSettings::Matrix(matrix) => Box::new(matrix::Matrix::new(matrix)),
     }
 }

@@ -85,7 +85,9 @@ pub(crate) trait Tune: Sized {
             members: members.chars().map(model).collect(),
         };
         self.tune(|settings| {
-            let EvictionSettings::Groups(groups) = &mut settings.eviction;
+            let EvictionSettings::Groups(groups) = &mut settings.eviction else {
+                panic!("these settings have a matrix")
+            };
             groups.push(group);
         })
     }

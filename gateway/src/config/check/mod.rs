@@ -1,0 +1,144 @@
+//! From a file whose values are of the right types to settings: what its parts say of each other is checked here.
+
+mod ignored;
+mod models;
+mod names;
+mod routing;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use super::{
+    file::File,
+    problem::{Path, Place, Sink},
+    settings::{Headers, Limits, Model, Settings, Store},
+};
+use names::Names;
+
+const STORE_ROWS: u64 = 10_000;
+
+/// Checks a file and makes settings of it. They are only good for use when the sink is empty afterwards.
+pub(super) fn check(file: &File, ports: &BTreeMap<String, u16>, sink: &Sink) -> Settings {
+    let mut check = Check { file, sink, warnings: Vec::new() };
+    let names = check.names();
+    let models: Vec<Arc<Model>> = check.models(&names, ports).into_iter().map(Arc::new).collect();
+    check.listen(ports);
+    check.nothing_to_serve();
+    let eviction = check.eviction(&names);
+    let preload = check.preload(&names);
+    let scheduler = check.scheduler(&names);
+    check.selectors(&names);
+    check.profiles(&names);
+    check.without_effect();
+    Settings {
+        listen: file.listen.as_ref().map(|listen| listen.value),
+        eviction,
+        scheduler,
+        admission: routing::admission(&file.routing.admission),
+        backoff: check.backoff(),
+        limits: check.limits(),
+        headers: Headers { priority: file.header_priority.value.clone(), forward_priority: file.forward_priority },
+        store: check.store(),
+        preload,
+        include_aliases_in_list: file.include_aliases_in_list,
+        api_keys: file.api_keys.iter().map(|key| key.value.clone()).collect(),
+        log_buffer_bytes: usize::try_from(file.log_buffer).unwrap_or(usize::MAX),
+        log_level: file.log_level,
+        warnings: check.warnings,
+        ports: ports.clone(),
+        ..Settings::new(models)
+    }
+}
+
+struct Check<'a> {
+    file: &'a File,
+    sink: &'a Sink,
+    warnings: Vec<String>,
+}
+
+impl Check<'_> {
+    fn listen(&self, ports: &BTreeMap<String, u16>) {
+        let Some(listen) = &self.file.listen else { return };
+        if let Some((model, port)) = ports.iter().find(|(_, port)| **port == listen.port()) {
+            let message = format!("port {port} is also what ${{PORT}} stands for in the model `{model}`");
+            listen.problem(self.sink, message, "choose another port, or another startPort");
+        }
+    }
+
+    fn nothing_to_serve(&self) {
+        if self.file.models.is_empty() && self.file.peers.is_empty() && self.sink.is_empty() {
+            self.sink.add(Place::default(), "models", "there is no model", "add one under `models:`");
+        }
+    }
+
+    fn preload(&self, names: &Names) -> Vec<String> {
+        let mut preload: Vec<String> = Vec::new();
+        for name in self.file.preload.iter().filter(|name| !name.trim().is_empty()) {
+            if let Some(id) = names.expect(name, self.sink)
+                && !preload.iter().any(|known| known == id)
+            {
+                preload.push(id.to_owned());
+            }
+        }
+        preload
+    }
+
+    fn limits(&self) -> Limits {
+        let limits = &self.file.limits;
+        if limits.body.value == 0 {
+            limits.body.problem(self.sink, "0 would refuse every request", "leave it out for 32MiB");
+        }
+        Limits { body_bytes: limits.body.value, body_read_timeout: limits.body_read_timeout.value }
+    }
+
+    fn store(&self) -> Store {
+        let path = self.file.store_path.as_ref();
+        if let Some(path) = path {
+            let file = std::path::Path::new(&path.value);
+            let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+            if path.trim().is_empty() {
+                path.problem(
+                    self.sink,
+                    "the path is empty",
+                    "name a file, or leave path out to keep the log in memory",
+                );
+            } else if file.is_dir() {
+                path.problem(self.sink, format!("{} is a folder", path.value), "name a file in it");
+            } else if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+                path.problem(self.sink, format!("there is no folder {}", folder.display()), "make it first");
+            }
+        }
+        let rows = match (&self.file.store_rows, &self.file.metrics_max_in_memory) {
+            (Some(rows), _) => rows.value,
+            (None, Some(rows)) if path.is_none() => rows.value,
+            (None, _) => STORE_ROWS,
+        };
+        Store { path: path.map(|path| path.value.clone().into()), rows }
+    }
+
+    fn selectors(&self, names: &Names) {
+        for target in self.file.selectors.iter().flat_map(|(_, selector)| &selector.targets) {
+            names.expect(target, self.sink);
+        }
+    }
+
+    fn profiles(&self, names: &Names) {
+        for (name, profile) in &self.file.profiles {
+            if profile.pins.is_empty() {
+                name.problem(self.sink, "the profile has no pins", "add at least one under `pins:`");
+            }
+            for target in profile.pins.iter().filter_map(|(_, target)| target.as_ref()) {
+                if !target.is_empty() && !names.is_selector(target) {
+                    names.expect(target, self.sink);
+                }
+            }
+        }
+    }
+
+    fn warn(&mut self, path: &Path, text: String) {
+        self.warnings.push(format!("{path} {text}"));
+    }
+}
+
+fn nonzero(time: Duration) -> Option<Duration> {
+    (!time.is_zero()).then_some(time)
+}

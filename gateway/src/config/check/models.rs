@@ -1,0 +1,207 @@
+//! Models and peers.
+
+use std::{
+    collections::BTreeMap,
+    hash::{DefaultHasher, Hash, Hasher},
+    time::Duration,
+};
+
+use serde_json::{Map, Value as Json};
+
+use super::{Check, names::Names, nonzero};
+use crate::config::{
+    command,
+    file::{FiltersFile, ModelFile, PeerFile, TimeoutsFile},
+    reader::At,
+    settings::{Filters, Launch, Model, Timeouts, Upstream},
+};
+
+/// llama-swap's default of `concurrencyLimit`.
+const CONCURRENCY: u32 = 10;
+/// A peer queues for itself; this only bounds what one of its models can take of our connections.
+const PEER_CONCURRENCY: u32 = 1000;
+/// llama-swap's default of `unloadTimeout`, which 0 stands for.
+const UNLOAD_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl Check<'_> {
+    pub(super) fn models(&mut self, names: &Names, ports: &BTreeMap<String, u16>) -> Vec<Model> {
+        let file = self.file;
+        let mut models = Vec::new();
+        for (id, model) in &file.models {
+            models.extend(self.model(id, model, ports.get(&id.value).copied()));
+        }
+        for (id, peer) in &file.peers {
+            models.extend(self.peer(id, peer, names));
+        }
+        models
+    }
+
+    fn model(&mut self, id: &At<String>, model: &ModelFile, port: Option<u16>) -> Option<Model> {
+        let launch = self.launch(id, model);
+        let upstream = match (&model.proxy, port) {
+            (Some(proxy), _) => Some(proxy.value.clone()),
+            (None, Some(port)) => {
+                Some(Upstream { tls: false, host: "localhost".to_owned(), port, prefix: String::new() })
+            }
+            (None, None) => None,
+        };
+        if !model.has_proxy && !model.has_cmd {
+            id.problem(
+                self.sink,
+                "the model has neither cmd nor proxy",
+                "add `cmd:` to start a server here, or `proxy:` for one that runs elsewhere",
+            );
+        } else if !model.has_proxy
+            && port.is_none()
+            && let Some(cmd) = &model.cmd
+        {
+            cmd.problem(
+                self.sink,
+                "nothing says where the server listens",
+                "use ${PORT} in cmd, or add `proxy:` with the server's URL",
+            );
+        }
+        let ttl = model.ttl.unwrap_or(self.file.global_ttl.value);
+        let global = self.file.unload_timeout.value;
+        let global = if global.is_zero() { UNLOAD_TIMEOUT } else { global };
+        let (filters, aliases) = self.filters(&id.value, &model.filters);
+        let mut aliases_with_ids: Vec<String> = model.aliases.iter().map(|alias| alias.value.clone()).collect();
+        for alias in aliases {
+            if alias != id.value && !aliases_with_ids.contains(&alias) {
+                aliases_with_ids.push(alias);
+            }
+        }
+        self.model_without_effect(model);
+        let upstream = upstream?;
+        let check_endpoint = model.check_endpoint.value.clone();
+        Some(Model {
+            revision: revision(launch.as_ref(), &upstream, check_endpoint.as_deref()),
+            id: id.value.clone(),
+            name: model.name.clone(),
+            description: model.description.clone(),
+            aliases: aliases_with_ids,
+            unlisted: model.unlisted,
+            metadata: model.metadata.as_ref().map_or(Json::Null, |map| Json::Object(map.value.clone())),
+            launch,
+            upstream,
+            check_endpoint,
+            health_check_timeout: model.health_check_timeout.as_ref().unwrap_or(&self.file.health_check_timeout).value,
+            ttl: nonzero(ttl),
+            unload_timeout: model.unload_timeout.as_ref().map_or(global, |time| time.value),
+            use_model_name: model.use_model_name.as_ref().map(|name| name.value.clone()),
+            concurrency: if model.concurrency_limit == 0 { CONCURRENCY } else { model.concurrency_limit },
+            takes_slot: true,
+            filters,
+            timeouts: timeouts(&model.timeouts),
+            upstream_key: None,
+        })
+    }
+
+    fn launch(&self, id: &At<String>, model: &ModelFile) -> Option<Launch> {
+        let split = |text: &At<String>| {
+            let cure = "close the quote, or put \\ before it";
+            command::split(text).map_err(|why| match why {
+                command::Unsplit::Empty => {
+                    text.problem(self.sink, "the command is empty", "name a program, or remove it")
+                }
+                command::Unsplit::OpenQuote => text.problem(self.sink, "a quote is not closed", cure),
+            })
+        };
+        for (at, variable) in model.env.iter().enumerate() {
+            if model.env[..at].iter().any(|earlier| earlier.0 == variable.0) {
+                variable.problem(self.sink, format!("{} is set twice", variable.0), "remove one");
+            }
+        }
+        let stop = model.cmd_stop.as_ref().filter(|stop| !stop.trim().is_empty());
+        if let Some(stop) = stop
+            && !model.has_cmd
+        {
+            stop.problem(self.sink, "there is no cmd that it could stop", format!("add `cmd:` to {}", id.value));
+        }
+        let stop_argv = stop.and_then(|stop| split(stop).ok());
+        let argv = split(model.cmd.as_ref()?).ok()?;
+        Some(Launch { argv, env: model.env.iter().map(|variable| variable.value.clone()).collect(), stop_argv })
+    }
+
+    fn peer(&mut self, peer: &At<String>, file: &PeerFile, names: &Names) -> Vec<Model> {
+        let (filters, _) = self.filters(&peer.value, &file.filters);
+        let Some(proxy) = &file.proxy else { return Vec::new() };
+        let upstream = proxy.value.clone();
+        let mut models: Vec<Model> = Vec::new();
+        for name in &file.models {
+            let id = format!("{}/{}", peer.value, name.value);
+            if models.iter().any(|model| model.id == id) {
+                continue;
+            }
+            models.push(Model {
+                revision: revision(None, &upstream, None),
+                // The bare name, where it means this model and no other.
+                aliases: if names.id(name) == Some(&id) { vec![name.value.clone()] } else { Vec::new() },
+                id,
+                name: String::new(),
+                description: String::new(),
+                unlisted: false,
+                metadata: Json::Null,
+                launch: None,
+                upstream: upstream.clone(),
+                check_endpoint: None,
+                health_check_timeout: self.file.health_check_timeout.value,
+                ttl: None,
+                unload_timeout: UNLOAD_TIMEOUT,
+                use_model_name: Some(name.value.clone()),
+                concurrency: if file.concurrency_limit == 0 { PEER_CONCURRENCY } else { file.concurrency_limit },
+                takes_slot: false,
+                filters: filters.clone(),
+                timeouts: timeouts(&file.timeouts),
+                upstream_key: file.api_key.as_ref().map(|key| key.value.clone()),
+            });
+        }
+        models
+    }
+
+    /// The filters, and the names that they bring along.
+    fn filters(&mut self, id: &str, file: &FiltersFile) -> (Filters, Vec<String>) {
+        let strip = file.strip_params.as_ref();
+        let mut strip_params: Vec<String> = strip
+            .map(|names| names.split(',').map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect())
+            .unwrap_or_default();
+        strip_params.sort();
+        strip_params.dedup();
+        if let Some(strip) = strip
+            && strip_params.iter().any(|name| name == "model")
+        {
+            self.warn(&strip.path, format!("`model` is never removed from requests for {id}"));
+        }
+        strip_params.retain(|name| name != "model");
+        let set_params = self.params(file.set_params.as_ref());
+        let by_id = file.set_params_by_id.iter();
+        let by_id: BTreeMap<_, _> =
+            by_id.map(|(name, params)| (name.value.clone(), self.params(params.as_ref()))).collect();
+        let names = by_id.keys().cloned().collect();
+        (Filters { strip_params, set_params, set_params_by_id: by_id }, names)
+    }
+
+    fn params(&mut self, params: Option<&At<Map<String, Json>>>) -> BTreeMap<String, Json> {
+        let Some(params) = params else { return BTreeMap::new() };
+        if params.contains_key("model") {
+            self.warn(&params.path.key("model"), "is not changed by filters; useModelName does that".to_owned());
+        }
+        params.iter().filter(|(name, _)| *name != "model").map(|(name, value)| (name.clone(), value.clone())).collect()
+    }
+}
+
+fn timeouts(file: &TimeoutsFile) -> Timeouts {
+    Timeouts {
+        connect: nonzero(file.connect),
+        response_header: nonzero(file.response_header),
+        tls_handshake: nonzero(file.tls_handshake),
+        idle_connection: nonzero(file.idle_connection),
+    }
+}
+
+/// Equal for equal arguments within one run of the gateway.
+fn revision(launch: Option<&Launch>, upstream: &Upstream, check_endpoint: Option<&str>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (launch, upstream, check_endpoint).hash(&mut hasher);
+    hasher.finish()
+}

@@ -1,0 +1,410 @@
+//! What files mean, from text to settings.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde_json::json;
+use switchyard_scheduler::{EvictionSettings, MatrixSettings, ModelId, PolicySettings};
+
+use super::*;
+
+/// Settings of a text, with a few environment variables.
+fn read(text: &str) -> Settings {
+    try_read(text, None).unwrap_or_else(|problems| panic!("{problems}"))
+}
+
+fn try_read(text: &str, running: Option<&Settings>) -> Result<Settings, Problems> {
+    let env = |name: &str| match name {
+        "HOME" => Some("/home/u".to_owned()),
+        "SECOND_KEY" => Some("sk-two".to_owned()),
+        "TTL" => Some("90".to_owned()),
+        "TRICKY" => Some("a: \"b\" # ${ctx} \\n".to_owned()),
+        _ => None,
+    };
+    parse_with("test.yaml", text, &env, running)
+}
+
+/// The messages of a broken text, without places.
+fn faults(text: &str) -> Vec<String> {
+    let problems = try_read(text, None).expect_err("the text is fine");
+    problems.iter().map(|problem| format!("{}: {}", problem.path, problem.message)).collect()
+}
+
+fn model<'a>(settings: &'a Settings, name: &str) -> &'a Model {
+    settings.find(name).unwrap_or_else(|| panic!("no model {name}"))
+}
+
+fn argv<'a>(settings: &'a Settings, name: &str) -> &'a [String] {
+    &model(settings, name).launch.as_ref().expect("it is started here").argv
+}
+
+fn port(settings: &Settings, name: &str) -> u16 {
+    model(settings, name).upstream.port
+}
+
+const LLAMA_SWAP: &str = include_str!("../../../tests/configs/llama-swap.yaml");
+
+#[test]
+fn a_llama_swap_file_means_what_it_means_there() {
+    let settings = read(LLAMA_SWAP);
+    let ids: Vec<_> = settings.models.iter().map(|model| model.id.as_str()).collect();
+    let peers = ["other-box/a", "other-box/shared", "other-box/small", "provider/z-ai/glm", "provider/shared"];
+    assert_eq!(ids[..3], ["small", "big", "docker"], "in the order of the file");
+    assert_eq!(ids[3..], peers);
+    assert_eq!(settings.api_keys, ["sk-one", "sk-two", "12345"]);
+    assert_eq!(settings.log_level, LogLevel::Warn);
+    assert_eq!(settings.store, Store { path: None, rows: 500 });
+    assert_eq!(settings.preload, ["small"]);
+    assert!(settings.include_aliases_in_list);
+    assert_eq!(settings.scheduler, SchedulerKind::Fifo { priority: priorities([("big", 10), ("docker", -5)]) });
+
+    let big = model(&settings, "big");
+    let launch = big.launch.as_ref().unwrap();
+    let words = ["/opt/llama.cpp/llama-server", "--port", "10001", "--ctx-size", "32768", "--model"];
+    assert_eq!(launch.argv[..6], words);
+    let words = ["/home/u/models/big.gguf", "--chat-template", "it's \"{{ x }}\"", "--temp", "0.7"];
+    assert_eq!(launch.argv[6..], words);
+    assert_eq!(launch.env, [("A".into(), "b=c".into()), ("CUDA_VISIBLE_DEVICES".into(), "1".into())]);
+    assert_eq!(launch.stop_argv.as_ref().unwrap(), &["kill", "-INT", "${PID}"]);
+    assert_eq!((big.name.as_str(), big.description.as_str()), ("The big one", "at 32768 tokens"));
+    let upstream = Upstream { tls: false, host: "127.0.0.1".into(), port: 10001, prefix: "/base".into() };
+    assert_eq!(big.upstream, upstream);
+    assert_eq!(big.check_endpoint.as_deref(), Some("/v1/models"));
+    assert_eq!((big.ttl, big.unload_timeout), (None, Duration::from_secs(45)));
+    assert_eq!(big.use_model_name.as_deref(), Some("vendor/big"));
+    assert_eq!(big.filters.strip_params, ["temperature", "top_k"]);
+    assert_eq!(json!(big.filters.set_params), json!({"chat_template_kwargs": {"thinking": true}}));
+    assert_eq!(json!(big.filters.set_params_by_id), json!({"big": {"seed": 1}, "big:hot": {"temperature": 0.7}}));
+    assert_eq!(big.aliases, ["big:hot"]);
+    let metadata = json!({
+        "port": 10001, "temp": 0.7, "note": "big on 10001", "deep": {"list": [1, 1.5, true, "is true"]},
+    });
+    assert_eq!(big.metadata, metadata, "a value that is one reference keeps its type");
+    assert_eq!((big.concurrency, big.unlisted), (4, true));
+    let timeouts = Timeouts {
+        connect: Some(Duration::from_secs(5)),
+        response_header: Some(Duration::from_secs(600)),
+        tls_handshake: Some(Duration::from_secs(5)),
+        idle_connection: None,
+    };
+    assert_eq!(big.timeouts, timeouts);
+
+    let small = model(&settings, "small");
+    assert_eq!(small.ttl, Some(Duration::from_secs(60)), "merged");
+    assert_eq!(small.metadata, json!({"window": 4096}), "what is merged sees the model's own macros");
+    assert_eq!(small.unload_timeout, Duration::from_secs(20));
+    assert_eq!(small.concurrency, 10);
+    assert_eq!(small.timeouts.connect, Some(Duration::from_secs(30)));
+    let upstream = Upstream { tls: false, host: "localhost".into(), port: 10002, prefix: String::new() };
+    assert_eq!(small.upstream, upstream);
+
+    let docker = model(&settings, "docker");
+    assert_eq!((docker.ttl, docker.check_endpoint.as_deref()), (Some(Duration::from_secs(300)), None));
+    assert_eq!(docker.unload_timeout, Duration::from_secs(20), "0 is the global one");
+    assert_eq!(docker.filters.strip_params, ["seed"]);
+    assert_eq!(docker.health_check_timeout, Duration::from_secs(15));
+
+    let peer = model(&settings, "provider/z-ai/glm");
+    let upstream = Upstream { tls: true, host: "openrouter.ai".into(), port: 443, prefix: "/api".into() };
+    assert_eq!(peer.upstream, upstream);
+    assert_eq!((peer.upstream_key.as_deref(), peer.use_model_name.as_deref()), (Some("sk-two"), Some("z-ai/glm")));
+    assert!(peer.launch.is_none() && !peer.takes_slot);
+    assert_eq!(model(&settings, "a").timeouts.response_header, Some(Duration::from_secs(60)));
+
+    let warned: Vec<_> = settings.warnings.iter().map(|warning| warning.split(' ').next().unwrap()).collect();
+    let expected = [
+        "models.big.filters.stripParams",
+        "models.big.filters.setParams.model",
+        "models.big.sendLoadingState",
+        "models.big.compat.ignoreWebsockets",
+        "models.big.timeouts.keepalive",
+        "captureBuffer",
+        "ui.activity.session_id[0]",
+        "performance.every",
+        "logToStdout",
+        "logTimeFormat",
+        "logRequests",
+        "sendLoadingState",
+        "upstream.ignorePaths[0]",
+        "selectors.any",
+        "profiles.coding",
+    ];
+    assert_eq!(warned, expected);
+}
+
+fn priorities<const N: usize>(pairs: [(&str, i64); N]) -> BTreeMap<String, i64> {
+    pairs.into_iter().map(|(id, points)| (id.to_owned(), points)).collect()
+}
+
+#[test]
+fn a_name_is_an_id_an_alias_or_a_peers_model() {
+    let settings = read(LLAMA_SWAP);
+    let id = |name: &str| settings.find(name).map(|model| model.id.as_str());
+    assert_eq!(id("small"), Some("small"), "a model here wins over a peer's");
+    assert_eq!(id("s"), Some("small"));
+    assert_eq!(id("big:hot"), Some("big"), "setParamsByID makes aliases");
+    assert_eq!(id("other-box/small"), Some("other-box/small"));
+    assert_eq!(id("z-ai/glm"), Some("provider/z-ai/glm"), "only one peer has it");
+    assert_eq!(id("shared"), None, "two peers have it");
+    assert_eq!(id("other-box/shared"), Some("other-box/shared"));
+    assert_eq!(id("any"), None);
+    assert_eq!(id("nobody"), None);
+}
+
+#[test]
+fn ports_are_given_in_the_order_of_ids_to_those_who_ask() {
+    let text = "models:
+  c: {cmd: 'x --port ${PORT}'}
+  a: {cmd: 'x --port 9000', proxy: 'http://localhost:9000'}
+  b: {cmd: 'x --listen :${PORT}', proxy: 'http://[::1]:${PORT}', metadata: {port: '${PORT}'}}";
+    let settings = read(text);
+    assert_eq!((port(&settings, "a"), port(&settings, "b"), port(&settings, "c")), (9000, 5800, 5801));
+    assert_eq!(argv(&settings, "b")[2], ":5800");
+    assert_eq!(model(&settings, "b").upstream.host, "::1");
+    assert_eq!(model(&settings, "b").metadata, json!({"port": 5800}));
+}
+
+#[test]
+fn a_reload_moves_no_model_to_another_port() {
+    let before = read("models: {b: {cmd: 'x ${PORT}'}, c: {cmd: 'x ${PORT}'}}");
+    let text = "models: {a: {cmd: 'x ${PORT}'}, b: {cmd: 'x ${PORT}'}, c: {cmd: 'y ${PORT}'}, d: {cmd: 'x ${PORT}'}}";
+    let after = try_read(text, Some(&before)).unwrap();
+    assert_eq!(["a", "b", "c", "d"].map(|id| port(&after, id)), [5802, 5800, 5801, 5803]);
+    assert_eq!(model(&after, "b").revision, model(&before, "b").revision, "need not restart");
+    assert_ne!(model(&after, "c").revision, model(&before, "c").revision, "has another command");
+    let moved = try_read(&format!("startPort: 7000\n{text}"), Some(&after)).unwrap();
+    assert_eq!(port(&moved, "a"), 7000, "another startPort moves all");
+}
+
+#[test]
+fn a_revision_is_about_the_process_alone() {
+    let revision = |rest: &str| {
+        let settings = read(&format!("models: {{a: {{cmd: 'x ${{PORT}}', {rest}}}}}"));
+        model(&settings, "a").revision
+    };
+    let plain = revision("");
+    for same in ["ttl: 5", "name: A", "aliases: [b]", "concurrencyLimit: 3", "filters: {stripParams: x}"] {
+        assert_eq!(revision(same), plain, "{same}");
+    }
+    for other in ["env: [A=1]", "cmdStop: kill", "checkEndpoint: /", "proxy: 'http://localhost:1'"] {
+        assert_ne!(revision(other), plain, "{other}");
+    }
+}
+
+#[test]
+fn macros_nest_in_any_order_and_models_override_them() {
+    let text = "macros: {all: '${server} ${ctx}', server: 's ${PORT}', ctx: '-c ${n}', n: 1, hex: 0x10, under: 1_000}
+models:
+  a: {cmd: '${all} ${hex} ${under} 1_000'}
+  b: {cmd: '${all}', macros: {n: 2}}
+  c: {cmd: '${all}', macros: {ctx: '-c ${other}', other: '${n}${n}'}}
+  ${x}: {cmd: '${PORT} ${} $n ${ x } ${a.b}'}";
+    let settings = read(text);
+    assert_eq!(argv(&settings, "a"), ["s", "5801", "-c", "1", "16", "1000", "1_000"]);
+    assert_eq!(argv(&settings, "b"), ["s", "5802", "-c", "2"]);
+    assert_eq!(argv(&settings, "c"), ["s", "5803", "-c", "11"]);
+    assert_eq!(argv(&settings, "${x}"), ["5800", "${}", "$n", "${", "x", "}", "${a.b}"], "not macros");
+}
+
+#[test]
+fn references_can_stand_unquoted_in_brackets() {
+    let text = "macros: {n: 3, t: fast}
+models: {a: {cmd: x ${PORT}, aliases: [${t}, a-${t}], metadata: {n: ${n}, list: [${n}, ${MODEL_ID}]}}}
+apiKeys: [${env.SECOND_KEY}]";
+    let settings = read(text);
+    assert_eq!(model(&settings, "a").aliases, ["fast", "a-fast"]);
+    assert_eq!(model(&settings, "a").metadata, json!({"n": 3, "list": [3, "a"]}));
+    assert_eq!(settings.api_keys, ["sk-two"]);
+}
+
+#[test]
+fn environment_variables_take_a_type_only_unquoted() {
+    let settings = read("models: {a: {cmd: x ${PORT}, ttl: ${env.TTL}, metadata: {text: '${env.TTL}'}}}");
+    assert_eq!(model(&settings, "a").ttl, Some(Duration::from_secs(90)));
+    assert_eq!(model(&settings, "a").metadata, json!({"text": "90"}));
+    let settings = read("macros: {ctx: 1}\nmodels: {a: {cmd: x ${PORT}, name: ${env.TRICKY}}}");
+    assert_eq!(model(&settings, "a").name, "a: \"b\" # 1 \\n", "a value cannot change the file's structure");
+    assert_eq!(faults("# ${env.NO}\nmodels: {a: {cmd: x ${PORT}, name: ${env.NO}}}").len(), 1, "comments do not count");
+}
+
+#[test]
+fn commands_are_split_as_a_shell_does() {
+    let text = r#"
+models:
+  a:
+    proxy: http://localhost:1
+    cmd: |
+      # a comment
+      program 'one word' "two $words" th\ ree \
+        # another one
+      four#five --last=\"
+"#;
+    let settings = read(text);
+    assert_eq!(argv(&settings, "a"), ["program", "one word", "two $words", "th ree", "four#five", "--last=\""]);
+}
+
+#[test]
+fn a_comment_in_a_macro_is_one_too() {
+    let text = "macros: {c: \"x\\n# ${gone}\\n--port ${PORT}\"}\nmodels: {a: {cmd: '${c}'}}";
+    assert_eq!(faults(text), ["models.a.cmd: there is no macro `gone` here, which the macro `c` uses"]);
+    let text = "macros: {c: \"x\\n# gone\\n--port ${PORT}\"}\nmodels: {a: {cmd: '${c}'}}";
+    assert_eq!(argv(&read(text), "a"), ["x", "--port", "5800"]);
+}
+
+#[test]
+fn times_and_sizes_are_numbers_or_text() {
+    let text = "
+limits: {body: 1MB, bodyReadTimeout: 1.5}
+logBuffer: 2KiB
+globalTTL: 1h30m
+routing:
+  admission:
+    maxRequests: 100
+    maxBytes: 2GiB
+    defaultRequestTTL: 10m
+    bands: {interactive: {ttl: 30}, normal: {ttl: 0, maxBytes: 5}, batch: {maxRequests: 7}}
+  backoff: {initial: 250ms, max: 2m}
+models: {a: {proxy: 'http://h'}}";
+    let settings = read(text);
+    let limits = Limits { body_bytes: 1_000_000, body_read_timeout: Duration::from_millis(1500) };
+    assert_eq!(settings.limits, limits);
+    assert_eq!(settings.log_buffer_bytes, 2048);
+    assert_eq!(model(&settings, "a").ttl, Some(Duration::from_secs(5400)));
+    let [batch, normal, interactive] = settings.admission.bands;
+    assert_eq!((settings.admission.total.requests, settings.admission.total.bytes), (100, 2 << 30));
+    assert_eq!((batch.bounds.requests, batch.bounds.bytes, batch.ttl), (7, 2 << 30, Some(Duration::from_secs(600))));
+    assert_eq!((normal.bounds.requests, normal.bounds.bytes, normal.ttl), (100, 5, None));
+    assert_eq!((interactive.bounds.requests, interactive.ttl), (100, Some(Duration::from_secs(30))));
+    assert_eq!(settings.backoff.initial, Duration::from_millis(250));
+}
+
+#[test]
+fn addresses_have_short_forms() {
+    let listen = |text: &str| read(&format!("listen: '{text}'\nmodels: {{a: {{proxy: 'http://h'}}}}")).listen.unwrap();
+    assert_eq!(listen(":80").to_string(), "0.0.0.0:80");
+    assert_eq!(listen("localhost:80").to_string(), "127.0.0.1:80");
+    assert_eq!(listen("[::1]:80").to_string(), "[::1]:80");
+}
+
+/// What a file without a key gets is what [`Settings::new`] promises.
+#[test]
+fn defaults_are_the_same_everywhere() {
+    let read = read("models: {a: {proxy: 'http://h'}}");
+    let new = Settings::new(read.models.clone());
+    assert_eq!(format!("{read:?}"), format!("{new:?}"));
+    assert_eq!(read.admission, switchyard_scheduler::AdmissionSettings::default());
+}
+
+#[test]
+fn the_scheduler_gets_numbers_for_names() {
+    let settings = read(LLAMA_SWAP);
+    let ids = |id: &str| ModelId(settings.models.iter().position(|model| model.id == id).unwrap() as u32);
+    let scheduler = settings.scheduler_settings(ids);
+    assert_eq!(scheduler.models.len(), settings.models.len());
+    assert!(scheduler.models[&ids("small")].managed && !scheduler.models[&ids("provider/shared")].managed);
+    let PolicySettings::Fifo(fifo) = scheduler.policy else { panic!("{:?}", scheduler.policy) };
+    assert_eq!(fifo.model_priority, BTreeMap::from([(ids("big"), 10), (ids("docker"), -5)]));
+    let EvictionSettings::Groups(groups) = scheduler.eviction else { panic!("{:?}", scheduler.eviction) };
+    assert_eq!(groups[0].members, [ids("small"), ids("big")]);
+    assert_eq!((groups[1].swap, groups[1].exclusive, groups[1].persistent), (false, false, true));
+}
+
+#[test]
+fn serial_has_settings_of_its_own() {
+    let text = "routing: {scheduler: {use: serial, settings: {serial: {swapAffinityBonus: 0, slots: 2}}}}
+models: {a: {proxy: 'http://h'}}";
+    let SchedulerKind::Serial(serial) = read(text).scheduler else { panic!() };
+    assert_eq!((serial.swap_affinity_bonus, serial.aging_divisor, serial.slots), (0, 60, 2));
+}
+
+#[test]
+fn a_matrix_is_written_out_in_the_order_of_the_file() {
+    let models = "models: {a: {proxy: 'http://h'}, b: {proxy: 'http://h'}, c: {proxy: 'http://h'}}";
+    let matrix = "{vars: {x: c}, evict_costs: {x: 9, b: 2}, sets: {two: +one & x, one: a | b}}";
+    let expected = MatrixSettings {
+        sets: [&[0, 2][..], &[1, 2], &[0], &[1]].map(|set| set.iter().map(|id| ModelId(*id)).collect()).to_vec(),
+        costs: BTreeMap::from([(ModelId(2), 9), (ModelId(1), 2)]),
+    };
+    let ids = |id: &str| ModelId(u32::from(id.as_bytes()[0] - b'a'));
+    let above = format!("{models}\nmatrix: {matrix}");
+    let below = format!("{models}\nrouting: {{router: {{use: matrix, settings: {{groups: {{}}, matrix: {matrix}}}}}}}");
+    for text in [above, below] {
+        let EvictionSettings::Matrix(matrix) = read(&text).scheduler_settings(ids).eviction else { panic!("{text}") };
+        assert_eq!(matrix, expected);
+    }
+}
+
+#[test]
+fn groups_and_a_matrix_can_wait_side_by_side() {
+    let text = "models: {a: {proxy: 'http://h'}}
+routing: {router: {use: group, settings: {groups: {g: {members: [a]}}, matrix: {sets: {s: a}}}}}";
+    let Eviction::Groups(groups) = read(text).eviction else { panic!() };
+    assert_eq!(groups[0].members, ["a"]);
+}
+
+#[test]
+fn peers_alone_will_do() {
+    let settings = read("peers: {p: {proxy: 'http://h', models: [m]}}");
+    assert_eq!(settings.find("m").unwrap().id, "p/m");
+}
+
+#[test]
+fn null_is_the_default() {
+    let settings = read("globalTTL: ~\nmacros:\ngroups:\nmodels: {a: {cmd: x ${PORT}, proxy: ~, aliases:, ttl: null}}");
+    assert_eq!(port(&settings, "a"), 5800);
+    assert_eq!(model(&settings, "a").ttl, None);
+}
+
+#[test]
+fn problems_come_in_the_order_of_the_file_with_their_places() {
+    let problems = try_read("models:\n  a: {proxy: 'http://h', ttl: soon}\nlogLevel: x\nnope: 1\n", None).unwrap_err();
+    let places: Vec<_> = problems.iter().map(|p| (p.place.line, p.place.column, p.place.length)).collect();
+    assert_eq!(places, [(2, 31, 4), (3, 11, 1), (4, 1, 4)]);
+    assert_eq!(problems.count(), 3);
+    let summary = problems.summaries().next().unwrap();
+    assert!(summary.starts_with("test.yaml:2:31: models.a.ttl: the text \"soon\""), "{summary}");
+    assert!(!summary.contains('\n'));
+}
+
+#[test]
+fn of_very_many_problems_the_first_are_shown() {
+    let text: String = (0..500).map(|n| format!("unknown-{n}: 1\n")).collect();
+    let problems = try_read(&text, None).unwrap_err();
+    assert_eq!((problems.count(), problems.iter().count()), (500, 100));
+    assert!(problems.to_string().ends_with("… and 400 more\n500 problems in test.yaml\n"));
+}
+
+#[test]
+fn a_secret_is_not_shown() {
+    let problems = try_read("apiKeys: [sk top secret]\nmodels: {a: {proxy: 'http://h'}}", None).unwrap_err();
+    assert!(!problems.to_string().contains("top"), "{problems}");
+}
+
+mod any_text {
+    use proptest::prelude::*;
+
+    use super::{LLAMA_SWAP, try_read};
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(256))]
+
+        /// Whatever stands in a file, it is read or refused with a place in it.
+        #[test]
+        fn is_read_or_refused(text in r#"([a-z:&*\-{}\[\]"'|#<>$ \n]|\$\{[A-Za-z.]{1,5}\}|models: ?|cmd: ?|<<: ){0,60}"#) {
+            let _ = try_read(&text, None).map_err(|problems| problems.to_string());
+        }
+
+        /// A whole file with one piece cut out and another put in.
+        #[test]
+        fn survives_surgery(from in 0usize..4000, cut in 0usize..40, put in r#"[a-z:&*\-{}\[\]"'|\n ${}]{0,8}"#) {
+            let chars: Vec<char> = LLAMA_SWAP.chars().collect();
+            let from = from.min(chars.len());
+            let to = (from + cut).min(chars.len());
+            let text: String = chars[..from].iter().copied().chain(put.chars()).chain(chars[to..].iter().copied()).collect();
+            if let Err(problems) = try_read(&text, None) {
+                let lines = text.lines().count();
+                prop_assert!(problems.iter().all(|problem| problem.place.line <= lines + 1), "{}", problems);
+                let _ = problems.to_string();
+            }
+        }
+    }
+}
