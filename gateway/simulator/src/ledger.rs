@@ -329,7 +329,13 @@ impl Ledger {
         if other.model == newcomer.model || !model.managed || !server.managed {
             return false;
         }
-        let EvictionSettings::Groups(groups) = &self.settings.eviction;
+        let groups = match &self.settings.eviction {
+            EvictionSettings::Groups(groups) => groups,
+            EvictionSettings::Matrix(matrix) => {
+                let mut sets = matrix.sets.iter();
+                return !sets.any(|set| set.contains(&other.model) && set.contains(&newcomer.model));
+            }
+        };
         let group = |model: ModelId| groups.iter().position(|group| group.members.contains(&model));
         let (of_newcomer, of_other) = (group(newcomer.model), group(other.model));
         let (swap, exclusive) = of_newcomer.map_or((true, true), |at| (groups[at].swap, groups[at].exclusive));

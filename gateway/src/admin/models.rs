@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     backend::{BackendSnapshot, BackendState},
-    config::{Model, Upstream},
+    config::{Capabilities, Model, Upstream},
     dispatcher::Dispatcher,
     proxy::{error::ApiError, reply::Reply},
 };
@@ -34,6 +34,7 @@ pub(super) fn list(dispatcher: &Dispatcher) -> Reply {
                     entry[key] = text.trim().into();
                 }
             }
+            describe(&model.capabilities, &mut entry);
             entry
         };
         let own = match &*model.aliases {
@@ -49,6 +50,45 @@ pub(super) fn list(dispatcher: &Dispatcher) -> Reply {
     }
     data.sort_by(|a, b| a["id"].as_str().cmp(&b["id"].as_str()));
     Reply::json(StatusCode::OK, json!({ "object": "list", "data": data }).to_string())
+}
+
+/// Adds what a model can do, under the names that OpenRouter and llama-swap use.
+fn describe(model: &Capabilities, entry: &mut Value) {
+    let Capabilities { input, output, tools, reranker, context } = model;
+    let can = |from: &str, to: &str| input.contains(&from) && output.contains(&to);
+    let abilities = [
+        ("vision", input.contains(&"image")),
+        ("audio_transcriptions", can("audio", "text")),
+        ("audio_speech", can("text", "audio")),
+        ("image_generation", can("text", "image")),
+        ("image_to_image", can("image", "image")),
+        ("function_calling", *tools),
+        ("reranker", *reranker),
+    ];
+    let abilities: Map<String, Value> =
+        abilities.into_iter().filter(|(_, able)| *able).map(|(name, _)| (name.to_owned(), true.into())).collect();
+    if !abilities.is_empty() {
+        entry["capabilities"] = abilities.into();
+    }
+    let mut architecture = Map::new();
+    for (key, modalities) in [("input_modalities", input), ("output_modalities", output)] {
+        if !modalities.is_empty() {
+            architecture.insert(key.to_owned(), json!(modalities));
+        }
+    }
+    if !input.is_empty() && !output.is_empty() {
+        architecture.insert("modality".to_owned(), format!("{}->{}", input.join("+"), output.join("+")).into());
+    }
+    if !architecture.is_empty() {
+        entry["architecture"] = architecture.into();
+    }
+    if *tools {
+        entry["supported_parameters"] = json!(["tools", "tool_choice"]);
+    }
+    if let Some(context) = context {
+        entry["context_length"] = (*context).into();
+        entry["meta"]["n_ctx"] = (*context).into();
+    }
 }
 
 /// The model's own metadata, and what the gateway knows about it.
@@ -113,4 +153,36 @@ fn url(upstream: &Upstream) -> String {
     let scheme = if *tls { "https" } else { "http" };
     let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
     format!("{scheme}://{host}:{port}{prefix}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capabilities_are_told_under_the_names_that_clients_know() {
+        let mut entry = json!({});
+        describe(&Capabilities::default(), &mut entry);
+        assert_eq!(entry, json!({}), "nothing known, nothing told");
+        let model = Capabilities {
+            input: vec!["text", "image"],
+            output: vec!["text"],
+            tools: true,
+            reranker: false,
+            context: Some(8192),
+        };
+        describe(&model, &mut entry);
+        let expected = json!({
+            "capabilities": { "vision": true, "function_calling": true },
+            "architecture": {
+                "input_modalities": ["text", "image"],
+                "output_modalities": ["text"],
+                "modality": "text+image->text",
+            },
+            "supported_parameters": ["tools", "tool_choice"],
+            "context_length": 8192,
+            "meta": { "n_ctx": 8192 },
+        });
+        assert_eq!(entry, expected);
+    }
 }

@@ -25,7 +25,7 @@ use tokio::{
 };
 
 use super::{BackendEvent, BackendSnapshot, BackendState, Fleet, FleetOptions, procfs::Stat};
-use crate::config::{Filters, Launch, Model, Timeouts, Upstream};
+use crate::config::{Capabilities, Filters, Launch, Model, Timeouts, Upstream};
 
 const G1: Generation = Generation(1);
 const G2: Generation = Generation(2);
@@ -53,6 +53,7 @@ fn remote_model(id: &str) -> Model {
         aliases: Vec::new(),
         unlisted: false,
         metadata: serde_json::Value::Null,
+        capabilities: Capabilities::default(),
         launch: None,
         upstream: Upstream { tls: false, host: own_address().to_string(), port: 8001, prefix: String::new() },
         check_endpoint: Some("/health".to_owned()),

@@ -8,7 +8,7 @@ use super::{
     kinds::{Bytes, Flag, Free, OneOf, POSITIVE_TIME, Scalar, TIME, Text, TimeOrDefault, int, parsed},
     parse,
     reader::{At, Named, Section},
-    settings::{LogLevel, Upstream},
+    settings::{Capabilities, LogLevel, Upstream},
 };
 
 pub(super) use super::routing::{GroupFile, MatrixFile, RoutingFile};
@@ -79,7 +79,7 @@ pub(super) struct ModelFile {
     pub(super) metadata: Option<At<Map<String, Json>>>,
     pub(super) send_loading_state: Option<At<bool>>,
     pub(super) ignore_websockets: At<bool>,
-    pub(super) capabilities: Option<At<()>>,
+    pub(super) capabilities: Capabilities,
 }
 
 pub(super) struct FiltersFile {
@@ -280,12 +280,15 @@ fn model(s: &mut Section<'_>) -> ModelFile {
             s.or("ignoreWebsockets", "Websockets neither load the model nor keep it loaded.", Flag, false)
         }),
         capabilities: s.section("capabilities", "What the model can do, for /v1/models.", |s| {
-            let input = s.list("in", "What it understands.", MODALITIES);
-            let output = s.list("out", "What it makes.", MODALITIES);
-            s.or("tools", "It calls functions.", Flag, false);
-            s.or("reranker", "It answers /v1/rerank.", Flag, false);
-            s.or("context", "Tokens it can look at; 0 is unknown.", int(0..=u64::MAX), 0);
-            input.into_iter().chain(output).next().map(|first| At { value: (), place: first.place, path: first.path })
+            let modalities = |list: Vec<At<&'static str>>| list.into_iter().map(|at| at.value).collect();
+            let context = "Tokens it can look at; 0 is unknown.";
+            Capabilities {
+                input: modalities(s.list("in", "What it understands.", MODALITIES)),
+                output: modalities(s.list("out", "What it makes.", MODALITIES)),
+                tools: s.or("tools", "It calls functions.", Flag, false).value,
+                reranker: s.or("reranker", "It answers /v1/rerank.", Flag, false).value,
+                context: Some(s.or("context", context, int(0..=u64::MAX), 0).value).filter(|tokens| *tokens > 0),
+            }
         }),
     }
 }

@@ -23,8 +23,8 @@ use std::{collections::BTreeMap, path::Path};
 
 pub use problem::{Place, Problem, Problems};
 pub use settings::{
-    Eviction, Filters, Group, Headers, Launch, Limits, LogLevel, Matrix, Model, SchedulerKind, Settings, Store,
-    Timeouts, Upstream,
+    Capabilities, Eviction, Filters, Group, Headers, Launch, Limits, LogLevel, Matrix, Model, SchedulerKind, Settings,
+    Store, Timeouts, Upstream,
 };
 
 use problem::Sink;

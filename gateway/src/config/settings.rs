@@ -156,6 +156,8 @@ pub struct Model {
     pub unlisted: bool,
     /// Passed through to `GET /v1/models` as `meta.llamaswap`; `Null` when not set.
     pub metadata: serde_json::Value,
+    /// What it can do, for `GET /v1/models`.
+    pub capabilities: Capabilities,
     /// How to start and stop it; `None` for a remote server, which is only checked.
     pub launch: Option<Launch>,
     /// Where requests go.
@@ -182,6 +184,21 @@ pub struct Model {
     pub upstream_key: Option<String>,
     /// Stable digest of all that a running process depends on: equal digests mean it need not restart.
     pub revision: u64,
+}
+
+/// What a model can do, as far as the file tells; for clients.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Capabilities {
+    /// What it understands: `text`, `audio`, `image`.
+    pub input: Vec<&'static str>,
+    /// What it makes: `text`, `audio`, `image`.
+    pub output: Vec<&'static str>,
+    /// It calls functions.
+    pub tools: bool,
+    /// It answers `/v1/rerank`.
+    pub reranker: bool,
+    /// Tokens it can look at.
+    pub context: Option<u64>,
 }
 
 /// A child process.

@@ -80,6 +80,14 @@ fn a_llama_swap_file_means_what_it_means_there() {
     });
     assert_eq!(big.metadata, metadata, "a value that is one reference keeps its type");
     assert_eq!((big.concurrency, big.unlisted), (4, true));
+    let capabilities = Capabilities {
+        input: vec!["text", "image"],
+        output: vec!["text"],
+        tools: true,
+        reranker: false,
+        context: Some(32000),
+    };
+    assert_eq!(big.capabilities, capabilities);
     let timeouts = Timeouts {
         connect: Some(Duration::from_secs(5)),
         response_header: Some(Duration::from_secs(600)),

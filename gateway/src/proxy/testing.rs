@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::config::{Filters, Model, Settings, Timeouts, Upstream};
+use crate::config::{Capabilities, Filters, Model, Settings, Timeouts, Upstream};
 
 /// A remote model on a port where nothing listens.
 pub(crate) fn model(id: &str) -> Model {
@@ -13,6 +13,7 @@ pub(crate) fn model(id: &str) -> Model {
         aliases: Vec::new(),
         unlisted: false,
         metadata: serde_json::Value::Null,
+        capabilities: Capabilities::default(),
         launch: None,
         upstream: Upstream { tls: false, host: "127.0.0.1".to_owned(), port: 9000, prefix: String::new() },
         check_endpoint: None,

@@ -56,8 +56,5 @@ impl Check<'_> {
         if let Some(at) = model.timeouts.keepalive.as_ref().filter(|at| at.value != Duration::from_secs(30)) {
             self.warn(&at.path, "has no effect: the system decides when to probe a connection".to_owned());
         }
-        if let Some(at) = &model.capabilities {
-            self.warn(&at.path, "has no effect yet: /v1/models does not tell it; use metadata".to_owned());
-        }
     }
 }

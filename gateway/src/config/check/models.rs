@@ -13,7 +13,7 @@ use crate::config::{
     command,
     file::{FiltersFile, ModelFile, PeerFile, TimeoutsFile},
     reader::At,
-    settings::{Filters, Launch, Model, Timeouts, Upstream},
+    settings::{Capabilities, Filters, Launch, Model, Timeouts, Upstream},
 };
 
 /// llama-swap's default of `concurrencyLimit`.
@@ -82,6 +82,7 @@ impl Check<'_> {
             aliases: aliases_with_ids,
             unlisted: model.unlisted,
             metadata: model.metadata.as_ref().map_or(Json::Null, |map| Json::Object(map.value.clone())),
+            capabilities: model.capabilities.clone(),
             launch,
             upstream,
             check_endpoint,
@@ -142,6 +143,7 @@ impl Check<'_> {
                 description: String::new(),
                 unlisted: false,
                 metadata: Json::Null,
+                capabilities: Capabilities::default(),
                 launch: None,
                 upstream: upstream.clone(),
                 check_endpoint: None,
