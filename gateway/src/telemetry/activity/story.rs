@@ -154,7 +154,9 @@ fn ending(request: &ActivityRecord) -> String {
         .map(|ms| format!("; the first byte of the answer came {} after it was let through", span(ms)));
     let tokens = match (request.prompt_tokens, request.completion_tokens) {
         (None, None) => String::new(),
-        (input, output) => format!("; {} tokens in, {} out", input.unwrap_or(0), output.unwrap_or(0)),
+        (Some(input), None) => format!("; {input} tokens in"),
+        (None, Some(output)) => format!("; {output} tokens out"),
+        (Some(input), Some(output)) => format!("; {input} tokens in, {output} out"),
     };
     let outcome = if request.outcome == "dispatched" { String::new() } else { format!(" ({})", request.outcome) };
     format!("It ended {status}{outcome}, {total} after it arrived{}{tokens}{why}.", first_byte.unwrap_or_default())

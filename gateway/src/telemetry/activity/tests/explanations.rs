@@ -99,7 +99,8 @@ async fn a_batch_job_among_others_on_one_slot() {
 
 #[tokio::test]
 async fn a_request_that_went_at_once_has_nobody_before_it() {
-    let rows = [job("other", 1, 0, (0, 0, 9)), job("me", 2, 0, (5, 5, 6)), job("later", 3, 0, (5, 5, 5))];
+    let me = ActivityRecord { completion_tokens: Some(3), ..job("me", 2, 0, (5, 5, 6)) };
+    let rows = [job("other", 1, 0, (0, 0, 9)), me, job("later", 3, 0, (5, 5, 5))];
     let explanation = explain(rows, "me").await;
     assert!(explanation.went_first.is_empty());
     assert_eq!(
@@ -108,7 +109,7 @@ async fn a_request_that_went_at_once_has_nobody_before_it() {
             "The request for model a (priority 0, band normal) arrived at 1970-01-01T00:00:05.000Z and was let \
              through at once.",
             "Its score was 0: priority 0.",
-            "It ended with status 200, 1.0 s after it arrived.",
+            "It ended with status 200, 1.0 s after it arrived; 3 tokens out.",
         ]
     );
 }
