@@ -83,6 +83,7 @@ mod scan {
     };
 
     use nix::{
+        errno::Errno,
         sys::signal::{Signal, kill},
         unistd::{Pid, getpid},
     };
@@ -102,19 +103,21 @@ mod scan {
             }
         }
 
-        /// Surely dead. One of another namespace cannot be seen from here, and counts as alive.
+        /// Surely dead. What cannot be seen from here counts as alive: another namespace, another user's process.
         fn is_dead(self) -> bool {
+            let Ok(pid) = i32::try_from(self.pid).map(Pid::from_raw) else { return false };
             self.namespace == SELF.namespace
-                && i32::try_from(self.pid).is_ok_and(|pid| {
-                    Stat::of(Pid::from_raw(pid)).is_none_or(|stat| stat.dead || stat.start != self.start)
-                })
+                && match Stat::of(pid) {
+                    Some(stat) => stat.dead || stat.start != self.start,
+                    None => kill(pid, None) == Err(Errno::ESRCH),
+                }
         }
     }
 
     /// The living processes that carry the mark or belong to the group.
     pub(in crate::backend) fn members(group: Pid, mark: Mark) -> Vec<Stat> {
         let marked = |stat: &Stat| mark_of(stat.pid) == Some(mark);
-        procfs::own_processes().filter(|stat| stat.group == group || marked(stat)).collect()
+        procfs::processes().filter(|stat| stat.group == group || marked(stat)).collect()
     }
 
     /// Kills the model servers that a gateway which no longer lives has left behind, with all their children, and
@@ -153,7 +156,7 @@ mod scan {
         while let Some(stat) = spared.last().and_then(|&pid| Stat::of(pid)).filter(|stat| stat.parent.as_raw() > 0) {
             spared.push(stat.parent);
         }
-        procfs::own_processes()
+        procfs::processes()
             .filter(|stat| !spared.contains(&stat.pid))
             .filter(|stat| mark_of(stat.pid).is_some_and(|mark| mark.owner.is_dead()))
             .collect()

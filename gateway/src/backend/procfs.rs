@@ -1,8 +1,8 @@
 //! The little that is needed of `/proc`.
 
-use std::{fs, os::unix::fs::MetadataExt, path::PathBuf};
+use std::fs;
 
-use nix::unistd::{Pid, geteuid};
+use nix::unistd::Pid;
 
 /// One line of `/proc/PID/stat`, as far as needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,19 +43,16 @@ impl Stat {
     }
 }
 
-/// The living processes of this user.
-pub(super) fn own_processes() -> impl Iterator<Item = Stat> {
-    let user = geteuid().as_raw();
-    fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(move |entry| {
+/// The living processes, of every user: a command may change its own with `runuser` or the like.
+pub(super) fn processes() -> impl Iterator<Item = Stat> {
+    fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| {
         let pid = entry.file_name().to_str()?.parse().ok()?;
-        if entry.metadata().ok()?.uid() != user {
-            return None;
-        }
         Stat::of(Pid::from_raw(pid)).filter(|stat| !stat.dead)
     })
 }
 
-/// The value of a variable in the environment that the process was started with.
+/// The value of a variable in the environment that the process was started with; `None` also where that may not be
+/// seen, as of another user's process.
 pub(super) fn env_of(pid: Pid, name: &str) -> Option<String> {
     let environ = fs::read(format!("/proc/{pid}/environ")).ok()?;
     environ.split(|&byte| byte == 0).find_map(|entry| {
@@ -66,7 +63,7 @@ pub(super) fn env_of(pid: Pid, name: &str) -> Option<String> {
 
 /// The number of this process's pid namespace: pids mean nothing outside of it.
 pub(super) fn pid_namespace() -> Option<u64> {
-    let link: PathBuf = fs::read_link("/proc/self/ns/pid").ok()?;
+    let link = fs::read_link("/proc/self/ns/pid").ok()?;
     link.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()
 }
 
@@ -81,7 +78,7 @@ mod tests {
         assert_eq!((stat.pid, stat.parent), (pid, nix::unistd::getppid()));
         assert_eq!(stat.group, nix::unistd::getpgrp());
         assert!(!stat.dead && stat.start > 0);
-        assert!(own_processes().any(|process| process == stat));
+        assert!(processes().any(|process| process == stat));
     }
 
     #[test]
