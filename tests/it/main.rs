@@ -5,6 +5,7 @@ mod demo_backend;
 mod failures;
 mod lifecycle;
 mod priorities;
+mod processes;
 mod proxy;
 mod real_models;
 mod support;
