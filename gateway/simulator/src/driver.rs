@@ -396,8 +396,9 @@ impl<'a, G: Gate> Driver<'a, G> {
 
     fn settle(&mut self) -> Result<(), Broken> {
         self.carry_out_all()?;
-        self.ledger.settled(self.gate.view())?;
-        if let Some(deadline) = self.gate.deadline().map(|deadline| deadline.max(self.now))
+        let deadline = self.gate.deadline();
+        self.ledger.settled(self.gate.view(), deadline.is_none())?;
+        if let Some(deadline) = deadline.map(|deadline| deadline.max(self.now))
             && self.tick.is_none_or(|planned| deadline < planned)
         {
             self.agenda.plan(deadline, Happening::Tick);

@@ -272,15 +272,19 @@ impl Ledger {
         Ok(())
     }
 
-    /// After the gate has said all it wanted to say.
-    pub(crate) fn settled(&self, view: Option<View>) -> Check {
+    /// After the gate has said all it wanted to say, `asleep` if it does not even want to be woken.
+    pub(crate) fn settled(&self, view: Option<View>, asleep: bool) -> Check {
+        let waiting: u64 = self.waiting.iter().sum();
+        let moving = |server: &Server| matches!(server.process, Process::Loading | Process::Stopping);
+        rule(!asleep || waiting == 0 || self.running > 0 || self.servers.values().any(moving), || {
+            format!("{waiting} requests wait for nothing")
+        })?;
         if let Some(view) = view {
             let truth = View { waiting: self.waiting, running: self.running };
             rule(view == truth, || format!("the scheduler believes {view:?}; the truth is {truth:?}"))?;
         }
         if self.gated {
             let bounds = self.settings.admission.total;
-            let waiting: u64 = self.waiting.iter().sum();
             rule(waiting <= bounds.requests && self.waiting_bytes <= bounds.bytes, || {
                 format!("{waiting} requests of {} bytes wait; the bounds are {bounds:?}", self.waiting_bytes)
             })?;

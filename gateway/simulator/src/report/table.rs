@@ -15,7 +15,7 @@ pub(super) fn table(report: &Report) -> String {
     }
     if report.window != (0.0, report.duration) {
         let (from, to) = report.window;
-        let _ = writeln!(out, "Figures of the requests that arrive from {} to {}.", readable(from), readable(to));
+        let _ = writeln!(out, "Figures of the requests that arrive from second {from} to second {to}.");
     }
     let mut rows = vec![HEAD.map(str::to_owned)];
     for run in &report.runs {

@@ -352,12 +352,20 @@ impl Check<'_> {
 
 fn admission(file: &file::Admission) -> AdmissionSettings {
     let default = AdmissionSettings::default();
-    let bounds = Bounds {
+    let total = Bounds {
         requests: file.max_requests.unwrap_or(default.total.requests),
         bytes: file.max_bytes.unwrap_or(default.total.bytes),
     };
-    let band = BandSettings { bounds, ttl: file.default_request_ttl.map(|Span(ttl)| ttl) };
-    AdmissionSettings { total: bounds, bands: [band; 3] }
+    let ttl = |span: Option<Span>| span.map(|Span(ttl)| ttl).filter(|ttl| !ttl.is_zero());
+    // In the order of `Band::index`.
+    let bands = [&file.bands.batch, &file.bands.normal, &file.bands.interactive].map(|band| BandSettings {
+        bounds: Bounds {
+            requests: band.max_requests.unwrap_or(total.requests),
+            bytes: band.max_bytes.unwrap_or(total.bytes),
+        },
+        ttl: ttl(band.ttl.or(file.default_request_ttl)),
+    });
+    AdmissionSettings { total, bands }
 }
 
 impl Arrivals {

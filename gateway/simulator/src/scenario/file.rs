@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_saphyr::Spanned;
 
 use super::{
-    Problem,
+    Problem, place,
     value::{Length, Span, SpanRange, Timeline, Urgency},
 };
 
@@ -158,6 +158,27 @@ pub(super) struct Admission {
     pub(super) max_bytes: Option<u64>,
     #[serde(rename = "defaultRequestTTL")]
     pub(super) default_request_ttl: Option<Span>,
+    #[serde(default)]
+    pub(super) bands: Bands,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Bands {
+    #[serde(default)]
+    pub(super) batch: Band,
+    #[serde(default)]
+    pub(super) normal: Band,
+    #[serde(default)]
+    pub(super) interactive: Band,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Band {
+    pub(super) max_requests: Option<u64>,
+    pub(super) max_bytes: Option<u64>,
+    pub(super) ttl: Option<Span>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -171,29 +192,39 @@ pub(super) struct Faults {
 
 /// Reads the YAML; what cannot be read is one problem.
 pub(super) fn read(name: &str, text: &str) -> Result<File, Vec<Problem>> {
-    let mut path = String::new();
+    let mut steps = Vec::new();
     let file = serde_saphyr::with_deserializer_from_str(text, |deserializer| {
         serde_path_to_error::deserialize(deserializer).map_err(|error| {
-            path = error.path().to_string();
+            steps = place::steps(error.path());
             error.into_inner()
         })
     });
     file.map_err(|error: serde_saphyr::Error| {
-        let (line, column) = error.location().map_or((0, 0), |place| (place.line(), place.column()));
-        // The path of a key that is missing or unknown is that of the mapping; a lone dot is the whole file.
-        let path = if path == "." { String::new() } else { path.clone() };
         let options = serde_saphyr::render_options! { snippets: serde_saphyr::SnippetMode::Off };
         let message = error.without_snippet().render_with_options(options);
+        // The place is said in front, and nobody who reads it can set the reader's options.
+        let end = [" at line ", ", set DuplicateKeyPolicy"].iter().filter_map(|tail| message.find(tail)).min();
+        let message = message[..end.unwrap_or(message.len())].to_owned();
+        let unknown_key = message.starts_with("unknown field");
+        let place = place::find(text, &steps, unknown_key).or_else(|| error.location());
+        let (line, column) = place.map_or((0, 0), |place| (place.line(), place.column()));
+        let path = place::written(&steps);
         vec![Problem { file: name.to_owned(), line, column, path, message: with_suggestion(message) }]
     })
 }
 
-/// Adds the nearest key to the message about an unknown one.
+/// Adds the nearest known word to the message about an unknown one.
 fn with_suggestion(message: String) -> String {
-    let mut quoted = message.split('`').skip(1).step_by(2);
-    let (Some(wrong), true) = (quoted.next(), message.starts_with("unknown ")) else { return message };
-    let nearest = quoted
-        .map(|known| (strsim::damerau_levenshtein(&wrong.to_lowercase(), &known.to_lowercase()), known))
+    let words = message.split_once('`').and_then(|(start, rest)| {
+        let (wrong, rest) = rest.split_once('`')?;
+        let (_, known) = rest.split_once("expected one of ")?;
+        start.starts_with("unknown ").then_some((wrong.to_lowercase(), known))
+    });
+    let Some((wrong, known)) = words else { return message };
+    let nearest = known
+        .split(", ")
+        .map(|known| known.trim_matches('`'))
+        .map(|known| (strsim::damerau_levenshtein(&wrong, &known.to_lowercase()), known))
         .min()
         .filter(|&(distance, known)| distance <= known.len().div_ceil(3));
     match nearest {

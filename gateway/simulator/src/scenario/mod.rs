@@ -2,6 +2,7 @@
 
 mod check;
 mod file;
+mod place;
 mod value;
 
 use std::{fmt, time::Duration};
