@@ -188,8 +188,8 @@ pub(super) fn read(s: &mut Section<'_>) -> File {
         capture_buffer: s.opt("captureBuffer", "Megabytes for captures of requests and responses.", int(0..=u64::MAX)),
         metrics_max_in_memory: s.opt(
             "metricsMaxInMemory",
-            "Rows of the activity log when it is in memory.",
-            int(1..=u64::MAX),
+            "Rows of the activity log when it is in memory; 0 is the default.",
+            int(0..=u64::MAX),
         ),
         store_path,
         store_rows,

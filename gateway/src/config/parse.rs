@@ -49,7 +49,7 @@ pub(super) fn url(text: &str) -> Result<Upstream, String> {
 
 /// A path, or `none`.
 pub(super) fn check_endpoint(text: &str) -> Result<Option<String>, String> {
-    match text {
+    match text.trim() {
         "none" => Ok(None),
         path if path.parse::<http::uri::PathAndQuery>().is_ok() && path.starts_with('/') => Ok(Some(path.to_owned())),
         _ => Err(format!("\"{text}\" does not begin with / or is not a path")),

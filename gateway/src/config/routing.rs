@@ -137,7 +137,7 @@ pub(super) fn groups(s: &mut Section<'_>) -> Vec<(At<String>, GroupFile)> {
         swap: s.or("swap", "One member at a time.", Flag, true).value,
         exclusive: s.or("exclusive", "Loading a member unloads the other groups.", Flag, true).value,
         persistent: s.or("persistent", "Other groups never unload this one.", Flag, false).value,
-        members: s.required_list("members", "Ids of its models.", Text),
+        members: s.list("members", "Ids of its models.", Text),
     })
 }
 

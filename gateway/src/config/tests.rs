@@ -350,6 +350,16 @@ routing: {router: {use: group, settings: {groups: {g: {members: [a]}}, matrix: {
 }
 
 #[test]
+fn what_is_harmless_gets_a_word_and_no_more() {
+    let text = "groups: {empty: {}}\nmetricsMaxInMemory: 0\nmodels: {a: {cmd: x ${PORT}, env: [A=1, B=, A=2]}}";
+    let settings = read(text);
+    assert_eq!(settings.warnings, ["models.a.env[2] sets A again: only this one counts"]);
+    let env = [("A", "1"), ("B", ""), ("A", "2")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+    assert_eq!(model(&settings, "a").launch.as_ref().unwrap().env, env);
+    assert_eq!(settings.store.rows, 10_000);
+}
+
+#[test]
 fn peers_alone_will_do() {
     let settings = read("peers: {p: {proxy: 'http://h', models: [m]}}");
     assert_eq!(settings.find("m").unwrap().id, "p/m");
@@ -385,6 +395,9 @@ fn of_very_many_problems_the_first_are_shown() {
 fn a_secret_is_not_shown() {
     let problems = try_read("apiKeys: [sk top secret]\nmodels: {a: {proxy: 'http://h'}}", None).unwrap_err();
     assert!(!problems.to_string().contains("top"), "{problems}");
+    let text = "peers: {p: {proxy: x, apiKey: sk-top, models: [m]}}";
+    let problems = try_read(text, None).unwrap_err();
+    assert!(!problems.to_string().contains("top"), "nor beside something else: {problems}");
 }
 
 mod any_text {

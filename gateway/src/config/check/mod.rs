@@ -109,7 +109,7 @@ impl Check<'_> {
         }
         let rows = match (&self.file.store_rows, &self.file.metrics_max_in_memory) {
             (Some(rows), _) => rows.value,
-            (None, Some(rows)) if path.is_none() => rows.value,
+            (None, Some(rows)) if path.is_none() && rows.value > 0 => rows.value,
             (None, _) => STORE_ROWS,
         };
         Store { path: path.map(|path| path.value.clone().into()), rows }

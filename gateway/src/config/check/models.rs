@@ -10,7 +10,7 @@ use serde_json::{Map, Value as Json};
 
 use super::{Check, names::Names, nonzero};
 use crate::config::{
-    command,
+    command::{self, Unsplit},
     file::{FiltersFile, ModelFile, PeerFile, TimeoutsFile},
     reader::At,
     settings::{Capabilities, Filters, Launch, Model, Timeouts, Upstream},
@@ -38,37 +38,15 @@ impl Check<'_> {
 
     fn model(&mut self, id: &At<String>, model: &ModelFile, port: Option<u16>) -> Option<Model> {
         let launch = self.launch(id, model);
-        let upstream = match (&model.proxy, port) {
-            (Some(proxy), _) => Some(proxy.value.clone()),
-            (None, Some(port)) => {
-                Some(Upstream { tls: false, host: "localhost".to_owned(), port, prefix: String::new() })
-            }
-            (None, None) => None,
-        };
-        if !model.has_proxy && !model.has_cmd {
-            id.problem(
-                self.sink,
-                "the model has neither cmd nor proxy",
-                "add `cmd:` to start a server here, or `proxy:` for one that runs elsewhere",
-            );
-        } else if !model.has_proxy
-            && port.is_none()
-            && let Some(cmd) = &model.cmd
-        {
-            cmd.problem(
-                self.sink,
-                "nothing says where the server listens",
-                "use ${PORT} in cmd, or add `proxy:` with the server's URL",
-            );
-        }
+        let upstream = self.upstream(id, model, port);
         let ttl = model.ttl.unwrap_or(self.file.global_ttl.value);
         let global = self.file.unload_timeout.value;
         let global = if global.is_zero() { UNLOAD_TIMEOUT } else { global };
-        let (filters, aliases) = self.filters(&id.value, &model.filters);
-        let mut aliases_with_ids: Vec<String> = model.aliases.iter().map(|alias| alias.value.clone()).collect();
-        for alias in aliases {
-            if alias != id.value && !aliases_with_ids.contains(&alias) {
-                aliases_with_ids.push(alias);
+        let filters = self.filters(&id.value, &model.filters);
+        let mut aliases: Vec<String> = model.aliases.iter().map(|alias| alias.value.clone()).collect();
+        for name in filters.set_params_by_id.keys() {
+            if *name != id.value && !aliases.contains(name) {
+                aliases.push(name.clone());
             }
         }
         self.model_without_effect(model);
@@ -79,7 +57,7 @@ impl Check<'_> {
             id: id.value.clone(),
             name: model.name.clone(),
             description: model.description.clone(),
-            aliases: aliases_with_ids,
+            aliases,
             unlisted: model.unlisted,
             metadata: model.metadata.as_ref().map_or(Json::Null, |map| Json::Object(map.value.clone())),
             capabilities: model.capabilities.clone(),
@@ -98,19 +76,32 @@ impl Check<'_> {
         })
     }
 
-    fn launch(&self, id: &At<String>, model: &ModelFile) -> Option<Launch> {
-        let split = |text: &At<String>| {
-            let cure = "close the quote, or put \\ before it";
-            command::split(text).map_err(|why| match why {
-                command::Unsplit::Empty => {
-                    text.problem(self.sink, "the command is empty", "name a program, or remove it")
-                }
-                command::Unsplit::OpenQuote => text.problem(self.sink, "a quote is not closed", cure),
-            })
-        };
+    fn upstream(&self, id: &At<String>, model: &ModelFile, port: Option<u16>) -> Option<Upstream> {
+        match (&model.proxy, port, &model.cmd) {
+            (Some(proxy), _, _) => return Some(proxy.value.clone()),
+            (None, Some(port), _) if !model.has_proxy => {
+                return Some(Upstream { tls: false, host: "localhost".to_owned(), port, prefix: String::new() });
+            }
+            (None, None, Some(cmd)) if !model.has_proxy => cmd.problem(
+                self.sink,
+                "nothing says where the server listens",
+                "use ${PORT} in cmd, or add `proxy:` with the server's URL",
+            ),
+            (None, None, None) if !model.has_proxy && !model.has_cmd => id.problem(
+                self.sink,
+                "the model has neither cmd nor proxy",
+                "add `cmd:` to start a server here, or `proxy:` for one that runs elsewhere",
+            ),
+            // What is there has been reported as wrong.
+            _ => {}
+        }
+        None
+    }
+
+    fn launch(&mut self, id: &At<String>, model: &ModelFile) -> Option<Launch> {
         for (at, variable) in model.env.iter().enumerate() {
             if model.env[..at].iter().any(|earlier| earlier.0 == variable.0) {
-                variable.problem(self.sink, format!("{} is set twice", variable.0), "remove one");
+                self.warn(&variable.path, format!("sets {} again: only this one counts", variable.0));
             }
         }
         let stop = model.cmd_stop.as_ref().filter(|stop| !stop.trim().is_empty());
@@ -119,13 +110,23 @@ impl Check<'_> {
         {
             stop.problem(self.sink, "there is no cmd that it could stop", format!("add `cmd:` to {}", id.value));
         }
-        let stop_argv = stop.and_then(|stop| split(stop).ok());
-        let argv = split(model.cmd.as_ref()?).ok()?;
+        let stop_argv = stop.and_then(|stop| self.split(stop));
+        let argv = self.split(model.cmd.as_ref()?)?;
         Some(Launch { argv, env: model.env.iter().map(|variable| variable.value.clone()).collect(), stop_argv })
     }
 
+    fn split(&self, command: &At<String>) -> Option<Vec<String>> {
+        let (message, cure) = match command::split(command) {
+            Ok(words) => return Some(words),
+            Err(Unsplit::Empty) => ("the command is empty", "name a program, or remove it"),
+            Err(Unsplit::OpenQuote) => ("a quote is not closed", "close the quote, or put \\ before it"),
+        };
+        command.problem(self.sink, message, cure);
+        None
+    }
+
     fn peer(&mut self, peer: &At<String>, file: &PeerFile, names: &Names) -> Vec<Model> {
-        let (filters, _) = self.filters(&peer.value, &file.filters);
+        let filters = self.filters(&peer.value, &file.filters);
         let Some(proxy) = &file.proxy else { return Vec::new() };
         let upstream = proxy.value.clone();
         let mut models: Vec<Model> = Vec::new();
@@ -161,8 +162,7 @@ impl Check<'_> {
         models
     }
 
-    /// The filters, and the names that they bring along.
-    fn filters(&mut self, id: &str, file: &FiltersFile) -> (Filters, Vec<String>) {
+    fn filters(&mut self, id: &str, file: &FiltersFile) -> Filters {
         let strip = file.strip_params.as_ref();
         let mut strip_params: Vec<String> = strip
             .map(|names| names.split(',').map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect())
@@ -177,10 +177,8 @@ impl Check<'_> {
         strip_params.retain(|name| name != "model");
         let set_params = self.params(file.set_params.as_ref());
         let by_id = file.set_params_by_id.iter();
-        let by_id: BTreeMap<_, _> =
-            by_id.map(|(name, params)| (name.value.clone(), self.params(params.as_ref()))).collect();
-        let names = by_id.keys().cloned().collect();
-        (Filters { strip_params, set_params, set_params_by_id: by_id }, names)
+        let set_params_by_id = by_id.map(|(name, params)| (name.value.clone(), self.params(params.as_ref()))).collect();
+        Filters { strip_params, set_params, set_params_by_id }
     }
 
     fn params(&mut self, params: Option<&At<Map<String, Json>>>) -> BTreeMap<String, Json> {

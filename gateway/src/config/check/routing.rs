@@ -15,16 +15,17 @@ use crate::config::{
 impl Check<'_> {
     pub(super) fn eviction(&self, names: &Names) -> Eviction {
         let routing = &self.file.routing;
-        let above = !self.file.groups.is_empty() || self.file.matrix.is_some();
         let below = routing.router.is_some() || !routing.groups.is_empty() || routing.matrix.is_some();
-        let place = self.file.groups.first().map(|(name, _)| name.place);
-        let place = place.unwrap_or_default();
-        if above && below {
-            let message = "groups or matrix are at the top of the file and under routing.router too";
-            self.sink.add(place, "groups", message, "move them all under routing.router.settings");
-        }
-        if self.file.matrix.is_some() && !self.file.groups.is_empty() {
-            self.sink.add(place, "groups", "the file has both groups and a matrix", "keep one of them");
+        let groups_at = self.file.groups.first().map(|(name, _)| (name.place, &name.path));
+        if let Some((place, path)) = groups_at.or(self.file.matrix.as_ref().map(|at| (at.place.place, &at.place.path)))
+        {
+            if below {
+                let message = "groups or a matrix are here and under routing.router too";
+                self.sink.add(place, path, message, "move all of it under routing.router.settings");
+            }
+            if groups_at.is_some() && self.file.matrix.is_some() {
+                self.sink.add(place, path, "the file has both groups and a matrix", "keep one of them");
+            }
         }
         let uses_matrix = routing.router.as_ref().is_some_and(|router| router.value == Router::Matrix);
         let matrix = if uses_matrix { routing.matrix.as_ref() } else { self.file.matrix.as_ref() };
@@ -34,7 +35,7 @@ impl Check<'_> {
         if let Some(matrix) = matrix {
             return Eviction::Matrix(self.matrix(matrix, names));
         }
-        let groups = if above { &self.file.groups } else { &routing.groups };
+        let groups = if below { &routing.groups } else { &self.file.groups };
         Eviction::Groups(self.groups(groups, names))
     }
 
