@@ -34,6 +34,8 @@ pub(crate) struct Model {
     pub(crate) replicas: Vec<Replica>,
     /// The load that is under way, at most one.
     pub(crate) swap: Option<Swap>,
+    /// Whether it is among the resident and among the swapping.
+    noted: (bool, bool),
 }
 
 /// One replica of a model.
@@ -211,7 +213,7 @@ impl Fleet {
         }
         for (&id, settings) in settings {
             let ix = *self.by_id.entry(id).or_insert_with(|| {
-                self.models.push(Model { id, settings: None, replicas: Vec::new(), swap: None });
+                self.models.push(Model { id, settings: None, replicas: Vec::new(), swap: None, noted: (false, false) });
                 self.models.len() - 1
             });
             let model = &mut self.models[ix];
@@ -255,8 +257,13 @@ impl Fleet {
     pub(crate) fn note(&mut self, ix: ModelIx) {
         let model = &self.models[ix];
         let is_resident = model.replicas.iter().any(|replica| replica.managed && replica.is_up());
-        update(&mut self.resident, ix, is_resident);
-        update(&mut self.swapping, ix, model.swap.is_some());
+        let noted = (is_resident, model.swap.is_some());
+        // Most calls change nothing, and this is on the way of every request.
+        if model.noted != noted {
+            self.models[ix].noted = noted;
+            update(&mut self.resident, ix, noted.0);
+            update(&mut self.swapping, ix, noted.1);
+        }
     }
 
     pub(crate) fn resident(&self) -> Vec<ModelId> {
@@ -292,12 +299,9 @@ impl Index<ModelIx> for Fleet {
 }
 
 fn update(set: &mut BTreeSet<ModelIx>, ix: ModelIx, is_in: bool) {
-    // Most calls change nothing, and looking is cheaper than inserting.
-    if set.contains(&ix) != is_in {
-        if is_in {
-            set.insert(ix);
-        } else {
-            set.remove(&ix);
-        }
+    if is_in {
+        set.insert(ix);
+    } else {
+        set.remove(&ix);
     }
 }

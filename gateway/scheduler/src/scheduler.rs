@@ -13,7 +13,7 @@ use crate::{
     eviction::{self, Eviction},
     fleet::{Fleet, ModelIx},
     policy::{self, ModelTraits, Policy},
-    queue::{Requests, Slot, Stage},
+    queue::{Entry, Requests, Slot, Stage},
 };
 
 /// Decides who goes next. See the crate's documentation for how to drive it.
@@ -134,7 +134,7 @@ impl Scheduler {
     }
 
     fn arrive(&mut self, request: &Request) {
-        if self.requests.contains(request.id) {
+        if self.requests.find(request.id).is_some() {
             return;
         }
         let refuse =
@@ -176,8 +176,7 @@ impl Scheduler {
     fn cancel(&mut self, id: RequestId) {
         match self.requests.find(id) {
             Some(slot) if self.requests[slot].is_waiting() => {
-                self.leave_queue(slot);
-                self.requests.remove(slot);
+                self.forget(slot);
             }
             _ => self.finished(id),
         }
@@ -210,8 +209,7 @@ impl Scheduler {
 
     /// Ends the wait of a request with an error.
     fn reject(&mut self, slot: Slot, outcome: Outcome) {
-        self.leave_queue(slot);
-        let entry = self.requests.remove(slot);
+        let entry = self.forget(slot);
         let retry_after = match outcome {
             Outcome::UnknownModel => None,
             Outcome::Shutdown => Some(shutdown::RETRY_AFTER),
@@ -227,11 +225,17 @@ impl Scheduler {
         self.policy.remove(&mut self.requests, slot);
         self.backlog.remove(&mut self.requests, slot);
         self.release_swap(slot);
-        let model = self.requests[slot].model;
-        if self.policy.head(model).is_none() {
-            // Its ttl runs again.
-            self.refresh(model);
+    }
+
+    /// Forgets a waiting request that will not go.
+    fn forget(&mut self, slot: Slot) -> Entry {
+        self.leave_queue(slot);
+        let entry = self.requests.remove(slot);
+        if self.policy.head(entry.model).is_none() {
+            // Its model's ttl runs again.
+            self.refresh(entry.model);
         }
+        entry
     }
 
     /// Builds the policy anew and queues everybody who waits, in arrival order.

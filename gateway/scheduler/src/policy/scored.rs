@@ -59,6 +59,9 @@ struct Key {
 }
 
 impl Key {
+    /// Less than any that a request can have: scores keep far away from the end of their type.
+    const NONE: Self = Self { score: i128::MIN, arrival: Reverse(RequestId(u64::MAX)) };
+
     fn plus(self, score: i128) -> Self {
         Self { score: self.score + score, ..self }
     }
@@ -86,6 +89,7 @@ struct ModelQueue {
     heads: BTreeSet<(Key, Priority)>,
     standing: Standing,
     is_aside: bool,
+    is_candidate: bool,
     /// The best request, and the key under which it stands among the unloaded models of its class.
     best: Option<Slot>,
     unloaded: Option<Key>,
@@ -108,12 +112,12 @@ struct Lane {
 impl Lane {
     fn new(models: usize, classes: usize) -> Self {
         Self {
-            ready: Tournament::new(models),
+            ready: Tournament::new(models, Key::NONE),
             unloaded: vec![BTreeSet::new(); classes],
-            classes: Tournament::new(classes),
+            classes: Tournament::new(classes, Key::NONE),
             class_aside: vec![false; classes],
-            ageless: Tournament::new(models),
-            plain: Tournament::new(models),
+            ageless: Tournament::new(models, Key::NONE),
+            plain: Tournament::new(models, Key::NONE),
         }
     }
 
@@ -142,6 +146,7 @@ impl Scored {
             heads: BTreeSet::new(),
             standing: Standing::Blocked,
             is_aside: false,
+            is_candidate: false,
             best: None,
             unloaded: None,
         });
@@ -161,10 +166,10 @@ impl Scored {
         Key { score: points * self.order.unit() - arrived, arrival: Reverse(entry.id) }
     }
 
-    /// What affinity adds to the key of a request of this model.
+    /// The points that affinity gives to a request of this model as it stands.
     fn lift(&self, model: &ModelQueue, priority: Priority) -> i128 {
         match model.standing {
-            Standing::Ready => i128::from(self.order.affinity(priority)) * self.order.unit(),
+            Standing::Ready => i128::from(self.order.affinity(priority)),
             Standing::Unloaded | Standing::Blocked => 0,
         }
     }
@@ -173,7 +178,7 @@ impl Scored {
     fn ageless(&self, requests: &Requests, model: &ModelQueue) -> Option<Key> {
         let (&priority, level) = model.levels.last_key_value()?;
         let id = requests[level.front()?].id;
-        let points = i128::from(priority.0) + self.lift(model, priority) / self.order.unit();
+        let points = i128::from(priority.0) + self.lift(model, priority);
         Some(Key { score: points, arrival: Reverse(id) })
     }
 
@@ -187,26 +192,30 @@ impl Scored {
         }
         .and_then(List::front);
 
+        let is_candidate = best.is_some() && queue.standing != Standing::Blocked && !queue.is_aside;
+        if !is_candidate && !queue.is_candidate {
+            self.models[model].best = best;
+            return;
+        }
         let mut ready = None;
         let mut unloaded = None;
         let mut plain = None;
         let mut ageless = None;
-        if let (Some(slot), false) = (best, queue.is_aside) {
+        if let (Some(slot), true) = (best, is_candidate) {
             let entry = &requests[slot];
             let key = self.key(entry);
-            match queue.standing {
-                Standing::Ready => ready = Some(key.plus(self.lift(queue, entry.priority))),
-                Standing::Unloaded => unloaded = Some(key),
-                Standing::Blocked => {}
+            if queue.standing == Standing::Ready {
+                ready = Some(key.plus(self.lift(queue, entry.priority) * self.order.unit()));
+            } else {
+                unloaded = Some(key);
             }
-            if queue.standing != Standing::Blocked {
-                plain = (self.order.affinity > 0).then_some(key);
-                ageless = if self.order.ages() { self.ageless(requests, queue) } else { None };
-            }
+            plain = (self.order.affinity > 0).then_some(key);
+            ageless = if self.order.ages() { self.ageless(requests, queue) } else { None };
         }
 
         let queue = &mut self.models[model];
         queue.best = best;
+        queue.is_candidate = is_candidate;
         let lane = &mut self.lanes[usize::from(queue.traits.takes_slot)];
         lane.ready.set(model, ready);
         lane.plain.set(model, plain);

@@ -1,7 +1,8 @@
 //! The store of every request the scheduler knows: those that wait and those that run.
 
-use std::{collections::BTreeMap, ops::Index, time::Duration};
+use std::{ops::Index, time::Duration};
 
+use hashbrown::HashTable;
 use slab::Slab;
 
 use super::list::{Chain, Link};
@@ -53,16 +54,13 @@ impl Entry {
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
     entries: Slab<Entry>,
-    by_id: BTreeMap<RequestId, Slot>,
+    /// Finds entries by id. Its hash is fixed and its own order is never used, so it is the same in every run.
+    by_id: HashTable<Slot>,
 }
 
 impl Requests {
-    pub(crate) fn contains(&self, id: RequestId) -> bool {
-        self.by_id.contains_key(&id)
-    }
-
     pub(crate) fn find(&self, id: RequestId) -> Option<Slot> {
-        self.by_id.get(&id).copied()
+        self.by_id.find(hash(id), |&slot| self[slot].id == id).copied()
     }
 
     /// Takes in an arrival. Its id must not be known.
@@ -79,20 +77,26 @@ impl Requests {
             links: Default::default(),
         };
         let slot = Slot::try_from(self.entries.insert(entry)).expect("fewer than 2^32 requests fit into memory");
-        self.by_id.insert(request.id, slot);
+        let entries = &self.entries;
+        self.by_id.insert_unique(hash(request.id), slot, |&slot| hash(entries[slot as usize].id));
         slot
     }
 
     /// Forgets a request that is in no list.
     pub(crate) fn remove(&mut self, slot: Slot) -> Entry {
         let entry = self.entries.remove(slot as usize);
-        self.by_id.remove(&entry.id);
+        if let Ok(found) = self.by_id.find_entry(hash(entry.id), |&other| other == slot) {
+            found.remove();
+        }
         entry
     }
 
     /// The waiting requests in arrival order.
     pub(crate) fn waiting(&self) -> Vec<Slot> {
-        self.by_id.values().copied().filter(|&slot| self[slot].is_waiting()).collect()
+        let waiting = self.entries.iter().filter(|(_, entry)| entry.is_waiting());
+        let mut slots: Vec<_> = waiting.map(|(slot, _)| slot as Slot).collect();
+        slots.sort_unstable_by_key(|&slot| self[slot].id);
+        slots
     }
 
     pub(crate) fn get_mut(&mut self, slot: Slot) -> &mut Entry {
@@ -116,4 +120,10 @@ impl Index<Slot> for Requests {
     fn index(&self, slot: Slot) -> &Entry {
         &self.entries[slot as usize]
     }
+}
+
+/// Ids are consecutive numbers; a multiplication spreads them.
+fn hash(id: RequestId) -> u64 {
+    let hash = id.0.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    hash ^ (hash >> 32)
 }

@@ -196,23 +196,23 @@ impl Scheduler {
         let model = self.requests[slot].model;
         let Some(index) = self.fleet[model].place() else { return false };
         let decision = self.decide(slot, index, affinity, passed);
+        let takes_slot = self.fleet[model].takes_slot();
+        self.running += 1;
+        self.running_slots += u64::from(takes_slot);
+        let replica = &mut self.fleet.get_mut(model).replicas[index];
+        replica.running += 1;
+        let generation = replica.generation;
+        // Before the request leaves the queue: the policy need not look for the next of a model that is full.
+        self.refresh(model);
         self.leave_queue(slot);
         if decision.waited > Default::default() {
             self.backlog.drained_one(self.now);
         }
-
-        let takes_slot = self.fleet[model].takes_slot();
-        let replica = &mut self.fleet.get_mut(model).replicas[index];
-        replica.running += 1;
-        let generation = replica.generation;
-        self.running += 1;
-        self.running_slots += u64::from(takes_slot);
         let entry = self.requests.get_mut(slot);
         entry.stage = Stage::Running(Running { replica: index as u32, generation, takes_slot });
         let id = entry.id;
         let replica = self.fleet.replica_id(model, index);
         self.actions.push_back(Action::Dispatch { id, replica, generation, decision });
-        self.refresh(model);
         true
     }
 
