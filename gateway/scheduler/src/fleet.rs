@@ -115,9 +115,11 @@ impl Model {
     /// Whether a replica serves the model as it is configured now.
     pub(crate) fn is_current(&self, index: usize) -> bool {
         let replica = &self.replicas[index];
-        self.settings
-            .as_ref()
-            .is_some_and(|settings| index < settings.replicas.max(1) as usize && replica.revision == settings.revision)
+        self.settings.as_ref().is_some_and(|settings| {
+            index < settings.replicas.max(1) as usize
+                && replica.revision == settings.revision
+                && replica.managed == settings.managed
+        })
     }
 
     fn ready(&self) -> impl Iterator<Item = usize> + '_ {

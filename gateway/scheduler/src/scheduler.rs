@@ -68,15 +68,19 @@ impl Scheduler {
     /// Takes in one event. `now` must not be earlier than at any call before; if it is, the latest time counts.
     ///
     /// Events about requests, loads and models that are not known (any more) are ignored, and so is an arrival under
-    /// the number of a request that still waits or runs. What falls due by `now` (a ttl, the end of a pause) happens
-    /// before the event.
+    /// the number of a request that still waits or runs.
+    ///
+    /// A call that comes later than the [`deadline`](Self::deadline) is as good as a tick: first the client that the
+    /// event says is gone, then the waits that are over by `now`, then the event, then what else is due (an idle
+    /// replica that the event has just put to use stays).
     pub fn handle(&mut self, now: Timestamp, event: Event) {
         self.now = self.now.max(now);
+        if let Event::Cancel { id } = event {
+            self.cancel(id);
+        }
         self.expire();
-        self.ring_alarms();
         match event {
             Event::Arrive(request) => self.arrive(&request),
-            Event::Cancel { id } => self.cancel(id),
             Event::Finished { id, usage: _ } => self.finished(id),
             Event::LoadDone { replica, generation, ok } => self.load_done(replica, generation, ok),
             Event::StopDone { replica, generation } => self.stop_done(replica, generation),
@@ -85,8 +89,9 @@ impl Scheduler {
             Event::Preload { models } => self.preload(&models),
             Event::Reconfigure(settings) => self.reconfigure(*settings),
             Event::Drain => self.begin_drain(),
-            Event::Tick => {}
+            Event::Cancel { .. } | Event::Tick => {}
         }
+        self.ring_alarms();
         self.dispatch_round(true);
         self.start_preloads();
         self.end_drain();

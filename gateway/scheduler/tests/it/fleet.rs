@@ -62,8 +62,7 @@ fn a_ttl_runs_again_when_who_waited_leaves() {
     yard.arrive(1, 'b', 0, "run 1 on b");
     yard.arrive(2, 'a', 0, "");
     yard.wait(20).event(Event::Tick, "");
-    yard.cancel(2, "");
-    yard.deadline(10, "stop a idle");
+    yard.cancel(2, "stop a idle");
 }
 
 #[test]

@@ -5,6 +5,8 @@ mod failure;
 mod fifo;
 mod fleet;
 mod priority;
+mod properties;
 mod serial;
+mod shell;
 mod swap;
 mod yard;

@@ -1,0 +1,517 @@
+//! What holds whatever happens.
+
+use std::time::Duration;
+
+use proptest::{prelude::*, sample::Index};
+use switchyard_scheduler::{
+    Action, BackoffSettings, Bounds, Event, EvictionSettings, FifoSettings, Generation, GroupSettings, ModelId,
+    ModelSettings, PolicySettings, Priority, ReplicaId, Request, RequestId, Scheduler, SerialSettings, Settings,
+    Timestamp,
+};
+
+use crate::shell::{Process, Shell};
+
+const MODELS: u32 = 5;
+
+/// One thing that may happen, in terms of what there is at that time.
+#[derive(Clone, Debug)]
+enum Step {
+    Arrive {
+        model: u32,
+        priority: i64,
+        bytes: u64,
+        ttl: Option<u64>,
+    },
+    Cancel(Index),
+    Finish(Index),
+    /// Answer a load or a stop; a load fails if `true`.
+    Answer(Index, bool),
+    Exit(Index),
+    Unload(Option<u32>),
+    Preload(Vec<u32>),
+    Reconfigure(Box<Settings>),
+    Wait(u64),
+    WaitForDeadline,
+    /// News of a load that is long over, or never was.
+    Stale(Index, u64, u8),
+}
+
+fn priority() -> impl Strategy<Value = i64> {
+    prop_oneof![
+        4 => prop::sample::select(vec![-100, -50, -1, 0, 1, 50, 99, 100, 200]),
+        1 => -110_i64..110,
+        1 => any::<i64>(),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let ttl = prop_oneof![4 => Just(None), 1 => (0_u64..30_000).prop_map(Some)];
+    prop_oneof![
+        12 => (0..MODELS + 1, priority(), 0_u64..100, ttl)
+            .prop_map(|(model, priority, bytes, ttl)| Step::Arrive { model, priority, bytes, ttl }),
+        3 => any::<Index>().prop_map(Step::Cancel),
+        8 => any::<Index>().prop_map(Step::Finish),
+        10 => (any::<Index>(), prop::bool::weighted(0.15)).prop_map(|(which, fails)| Step::Answer(which, fails)),
+        1 => any::<Index>().prop_map(Step::Exit),
+        1 => prop::option::of(0..MODELS).prop_map(Step::Unload),
+        1 => prop::collection::vec(0..MODELS, 0..4).prop_map(Step::Preload),
+        1 => settings().prop_map(|settings| Step::Reconfigure(Box::new(settings))),
+        3 => (0_u64..20_000).prop_map(Step::Wait),
+        2 => Just(Step::WaitForDeadline),
+        1 => (any::<Index>(), 0_u64..3, 0_u8..4).prop_map(|(which, age, kind)| Step::Stale(which, age, kind)),
+    ]
+}
+
+fn policy() -> impl Strategy<Value = PolicySettings> {
+    prop_oneof![
+        (0_u32..100, prop::sample::select(vec![0, 1, 60]), 1_u32..4).prop_map(
+            |(swap_affinity_bonus, aging_divisor, slots)| {
+                PolicySettings::Serial(SerialSettings { swap_affinity_bonus, aging_divisor, slots })
+            }
+        ),
+        prop::collection::btree_map((0..MODELS).prop_map(ModelId), -20_i64..20, 0..3)
+            .prop_map(|model_priority| PolicySettings::Fifo(FifoSettings { model_priority })),
+    ]
+}
+
+fn model() -> impl Strategy<Value = ModelSettings> {
+    (1_u32..3, 1_u32..4, prop::option::of(1_u64..20), 0_u64..2, prop::bool::weighted(0.85), prop::bool::weighted(0.85))
+        .prop_map(|(replicas, concurrency, ttl, revision, managed, takes_slot)| ModelSettings {
+            replicas,
+            concurrency,
+            ttl: ttl.map(Duration::from_secs),
+            revision,
+            managed,
+            takes_slot,
+        })
+}
+
+/// Each model in one of two groups, or in none.
+fn groups() -> impl Strategy<Value = EvictionSettings> {
+    let flags = prop::collection::vec(any::<(bool, bool, bool)>(), 2);
+    (flags, prop::collection::vec(0_usize..3, MODELS as usize)).prop_map(|(flags, places)| {
+        let group = |(index, (swap, exclusive, persistent))| GroupSettings {
+            swap,
+            exclusive,
+            persistent,
+            members: (0..MODELS).filter(|&id| places[id as usize] == index).map(ModelId).collect(),
+        };
+        EvictionSettings::Groups(flags.into_iter().enumerate().map(group).collect())
+    })
+}
+
+fn settings() -> impl Strategy<Value = Settings> {
+    let models = prop::collection::btree_map((0..MODELS).prop_map(ModelId), model(), 1..=MODELS as usize);
+    let bounds = (3_u64..30, 200_u64..2_000).prop_map(|(requests, bytes)| Bounds { requests, bytes });
+    (policy(), groups(), models, bounds, prop::option::of(1_u64..60)).prop_map(
+        |(policy, eviction, models, total, ttl)| {
+            let mut settings = Settings { policy, eviction, models, ..Settings::default() };
+            settings.admission.total = total;
+            settings.admission.bands[0].ttl = ttl.map(Duration::from_secs);
+            settings.backoff = BackoffSettings { initial: Duration::from_secs(1), max: Duration::from_secs(8) };
+            settings
+        },
+    )
+}
+
+fn pick<T: Copy>(which: Index, among: &[T]) -> Option<T> {
+    (!among.is_empty()).then(|| *which.get(among))
+}
+
+fn take(shell: &mut Shell, step: Step) {
+    match step {
+        Step::Arrive { model, priority, bytes, ttl } => {
+            shell.arrive(Request {
+                id: RequestId(0),
+                model: ModelId(model),
+                priority: Priority(priority),
+                bytes,
+                ttl: ttl.map(Duration::from_millis),
+            });
+        }
+        Step::Cancel(which) => {
+            let known: Vec<_> = shell.waiting.keys().chain(shell.running.keys()).copied().collect();
+            if let Some(id) = pick(which, &known) {
+                shell.tell(Event::Cancel { id });
+                shell.tell(Event::Cancel { id });
+            }
+        }
+        Step::Finish(which) => {
+            if let Some(id) = pick(which, &shell.running.keys().copied().collect::<Vec<_>>()) {
+                shell.finish(id);
+                shell.finish(id);
+            }
+        }
+        Step::Answer(which, fails) => {
+            let pending: Vec<_> = shell
+                .processes
+                .iter()
+                .filter(|(_, (_, process))| *process != Process::Ready)
+                .map(|(&replica, &(generation, process))| (replica, generation, process))
+                .collect();
+            match pick(which, &pending) {
+                Some((replica, generation, Process::Loading)) => {
+                    shell.tell(Event::LoadDone { replica, generation, ok: !fails });
+                }
+                Some((replica, generation, _)) => shell.tell(Event::StopDone { replica, generation }),
+                None => {}
+            }
+        }
+        Step::Exit(which) => {
+            let up: Vec<_> = shell.processes.iter().map(|(&replica, &(generation, _))| (replica, generation)).collect();
+            if let Some((replica, generation)) = pick(which, &up) {
+                shell.tell(Event::Exited { replica, generation });
+            }
+        }
+        Step::Unload(model) => shell.tell(Event::Unload { models: model.map(ModelId).into_iter().collect() }),
+        Step::Preload(models) => shell.tell(Event::Preload { models: models.into_iter().map(ModelId).collect() }),
+        Step::Reconfigure(settings) => {
+            // Slots and places that are taken stay taken, so a check against the new numbers needs a quiet moment.
+            while let Some(&id) = shell.running.keys().next() {
+                shell.finish(id);
+            }
+            shell.tell(Event::Reconfigure(settings));
+        }
+        Step::Wait(millis) => shell.now = shell.now + Duration::from_millis(millis),
+        Step::WaitForDeadline => {
+            if let Some(deadline) = shell.scheduler.deadline() {
+                shell.now = shell.now.max(deadline);
+                shell.tell(Event::Tick);
+                assert!(shell.scheduler.deadline().is_none_or(|next| next > shell.now), "a deadline in the past");
+            }
+        }
+        Step::Stale(which, age, kind) => {
+            let known: Vec<_> = shell.scheduler.replicas().map(|view| (view.replica, view.generation.0)).collect();
+            let Some((replica, newest)) = pick(which, &known) else { return };
+            let generation = Generation(if age == 0 { newest + 1 } else { newest.saturating_sub(age) });
+            let ok = kind == 0;
+            shell.tell(match kind {
+                0 | 1 => Event::LoadDone { replica, generation, ok },
+                2 => Event::StopDone { replica, generation },
+                _ => Event::Exited { replica, generation },
+            });
+        }
+    }
+}
+
+/// 256 cases each, or as many as `PROPTEST_CASES` says.
+fn config() -> ProptestConfig {
+    ProptestConfig { failure_persistence: None, ..ProptestConfig::default() }
+}
+
+/// Models that are all in memory together, and ready.
+fn all_ready(policy: PolicySettings, models: u32, concurrency: u32) -> Shell {
+    let ids: Vec<_> = (0..models).map(ModelId).collect();
+    let model = ModelSettings { concurrency, ..ModelSettings::default() };
+    let together = GroupSettings { swap: false, exclusive: false, persistent: false, members: ids.clone() };
+    let mut shell = Shell::new(Settings {
+        policy,
+        models: ids.iter().map(|&id| (id, model.clone())).collect(),
+        eviction: EvictionSettings::Groups(vec![together]),
+        ..Settings::default()
+    });
+    shell.tell(Event::Preload { models: ids });
+    shell.answer_all();
+    shell
+}
+
+fn request(model: u32, priority: i64) -> Request {
+    Request { id: RequestId(0), model: ModelId(model), priority: Priority(priority), bytes: 1, ttl: None }
+}
+
+/// An arrival for a model at a priority, or the end of some request; and the microseconds before it.
+type Moment = (Option<(u32, i64)>, Index, u64);
+
+/// What of an event sequence matters where nothing is ever loaded or stopped.
+fn traffic(models: u32) -> impl Strategy<Value = Vec<Moment>> {
+    let arrival = prop::option::weighted(0.7, (0..models, priority()));
+    let pause = prop_oneof![Just(0), 0_u64..200_000_000];
+    prop::collection::vec((arrival, any::<Index>(), pause), 1..120)
+}
+
+/// The score of a waiting request times the divisor, exactly, with the terms that are asked for; and its place among
+/// equals.
+fn score(
+    serial: &SerialSettings,
+    now: Timestamp,
+    (request, arrived): &(Request, Timestamp),
+    aging: bool,
+    affinity: bool,
+) -> (i128, std::cmp::Reverse<RequestId>) {
+    let unit = i128::from(serial.aging_divisor.max(1)) * 1_000_000;
+    let top = match request.priority.0 {
+        i64::MIN..=-1 => -1,
+        0..=99 => 99,
+        _ => i64::MAX,
+    };
+    let bonus = i128::from(serial.swap_affinity_bonus).min(i128::from(top) - i128::from(request.priority.0));
+    let bonus = if request.priority.0 >= 100 { i128::from(serial.swap_affinity_bonus) } else { bonus };
+    let waited = if aging && serial.aging_divisor > 0 { i128::from(now.0 - arrived.0) } else { 0 };
+    let points = i128::from(request.priority.0) + if affinity { bonus } else { 0 };
+    (points * unit + waited, std::cmp::Reverse(request.id))
+}
+
+/// Who goes next, the slow way: the best of each model, then the best of those.
+fn best(
+    serial: &SerialSettings,
+    now: Timestamp,
+    waiting: &[(Request, Timestamp)],
+    aging: bool,
+    affinity: bool,
+) -> Option<RequestId> {
+    let plain = |entry: &&(Request, Timestamp)| score(serial, now, entry, aging, false);
+    let heads = (0..MODELS)
+        .filter_map(|model| waiting.iter().filter(|(request, _)| request.model == ModelId(model)).max_by_key(plain));
+    heads.max_by_key(|entry| score(serial, now, entry, aging, affinity)).map(|(request, _)| request.id)
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    /// Whatever happens, the shell's checks hold, everything that waits goes in the end, a drain ends, and the same
+    /// events give the same actions.
+    #[test]
+    fn everything_ends_and_nothing_breaks(
+        settings in settings(),
+        steps in prop::collection::vec(step(), 1..120),
+    ) {
+        let mut shell = Shell::new(settings.clone());
+        for step in steps {
+            take(&mut shell, step);
+        }
+        shell.settle();
+        shell.shut_down();
+
+        let mut replay = Scheduler::new(settings);
+        let mut actions = Vec::new();
+        for (now, event) in shell.recording {
+            replay.handle(now, event);
+            actions.extend(std::iter::from_fn(|| replay.poll_action()));
+        }
+        prop_assert_eq!(actions, shell.actions);
+    }
+
+    /// A drain may come at any moment.
+    #[test]
+    fn a_drain_ends_whenever_it_begins(settings in settings(), steps in prop::collection::vec(step(), 1..60)) {
+        let mut shell = Shell::new(settings);
+        for step in steps {
+            take(&mut shell, step);
+        }
+        shell.shut_down();
+    }
+
+    /// Where nothing has to be loaded, `serial` dispatches by exact score, and tells truly whom it passed over.
+    #[test]
+    fn serial_is_exact_score_order(
+        swap_affinity_bonus in 0_u32..100,
+        aging_divisor in prop::sample::select(vec![0_u32, 1, 60, 3600]),
+        slots in 1_u32..4,
+        traffic in traffic(MODELS),
+    ) {
+        let serial = SerialSettings { swap_affinity_bonus, aging_divisor, slots };
+        let mut shell = all_ready(PolicySettings::Serial(serial.clone()), MODELS, u32::MAX);
+        for (arrival, which, micros) in traffic {
+            shell.now = shell.now + Duration::from_micros(micros);
+            let mut waiting: Vec<_> = shell.waiting.values().cloned().collect();
+            let seen = shell.actions.len();
+            match arrival {
+                Some((model, priority)) => {
+                    let id = shell.arrive(request(model, priority));
+                    waiting.push((Request { id, ..request(model, priority) }, shell.now));
+                }
+                None => {
+                    let Some(id) = pick(which, &shell.running.keys().copied().collect::<Vec<_>>()) else { continue };
+                    shell.finish(id);
+                }
+            }
+            for action in &shell.actions[seen..] {
+                let Action::Dispatch { id, decision, .. } = action else { panic!("{action:?}") };
+                let other = |aging, affinity| best(&serial, shell.now, &waiting, aging, affinity).filter(|other| other != id);
+                prop_assert_eq!(Some(*id), best(&serial, shell.now, &waiting, true, true));
+                prop_assert_eq!(decision.passed_by_aging, other(false, true));
+                prop_assert_eq!(decision.passed_by_affinity, other(true, false));
+                waiting.retain(|(request, _)| request.id != *id);
+            }
+            prop_assert!(waiting.is_empty() || shell.running.len() == slots as usize, "a slot is free and somebody waits");
+        }
+    }
+
+    /// Without bonus, with one priority and one slot, `serial` is first come, first served, swaps or not.
+    #[test]
+    fn serial_without_bonus_is_first_come_first_served(
+        aging_divisor in prop::sample::select(vec![0_u32, 60]),
+        groups in groups(),
+        priority in priority(),
+        arrivals in prop::collection::vec((0..MODELS, any::<bool>(), 0_u64..100_000_000), 1..60),
+    ) {
+        let serial = SerialSettings { swap_affinity_bonus: 0, aging_divisor, slots: 1 };
+        let models = (0..MODELS).map(|id| (ModelId(id), ModelSettings::default())).collect();
+        let policy = PolicySettings::Serial(serial);
+        let mut shell = Shell::new(Settings { policy, models, eviction: groups, ..Settings::default() });
+        for (model, ends, micros) in arrivals {
+            shell.now = shell.now + Duration::from_micros(micros);
+            shell.arrive(request(model, priority));
+            if ends {
+                shell.answer_all();
+                if let Some(&id) = shell.running.keys().next() {
+                    shell.finish(id);
+                }
+            }
+        }
+        shell.settle();
+        let order: Vec<_> = dispatched(&shell.actions);
+        prop_assert!(order.is_sorted(), "{order:?}");
+    }
+
+    /// A bonus never lifts a request over one of a higher band.
+    #[test]
+    fn a_bonus_never_crosses_a_band(
+        swap_affinity_bonus in 0_u32..100,
+        groups in groups(),
+        arrivals in prop::collection::vec((0..MODELS, priority()), 1..40),
+    ) {
+        let serial = SerialSettings { swap_affinity_bonus, aging_divisor: 0, slots: 1 };
+        let models = (0..MODELS).map(|id| (ModelId(id), ModelSettings::default())).collect();
+        let policy = PolicySettings::Serial(serial);
+        let mut shell = Shell::new(Settings { policy, models, eviction: groups, ..Settings::default() });
+        // One that runs while the others arrive.
+        shell.arrive(request(0, 0));
+        shell.answer_all();
+        let first = RequestId(0);
+        for (model, priority) in arrivals {
+            shell.arrive(request(model, priority));
+        }
+        shell.finish(first);
+        shell.settle();
+        let bands: Vec<_> = shell.actions.iter().filter_map(|action| match action {
+            Action::Dispatch { id, decision, .. } if *id != first => Some(std::cmp::Reverse(decision.band)),
+            _ => None,
+        }).collect();
+        prop_assert!(bands.is_sorted(), "{bands:?}");
+    }
+
+    /// Where nothing has to be loaded, `fifo` runs the best of each model, and lets no place stand empty.
+    #[test]
+    fn fifo_is_exact_order_within_a_model(
+        concurrency in 1_u32..4,
+        model_priority in prop::collection::btree_map((0..MODELS).prop_map(ModelId), any::<i64>(), 0..3),
+        traffic in traffic(MODELS),
+    ) {
+        let mut shell = all_ready(PolicySettings::Fifo(FifoSettings { model_priority }), MODELS, concurrency);
+        for (arrival, which, micros) in traffic {
+            shell.now = shell.now + Duration::from_micros(micros);
+            let mut waiting: Vec<_> = shell.waiting.values().cloned().collect();
+            let seen = shell.actions.len();
+            match arrival {
+                Some((model, priority)) => {
+                    let id = shell.arrive(request(model, priority));
+                    waiting.push((Request { id, ..request(model, priority) }, shell.now));
+                }
+                None => {
+                    let Some(id) = pick(which, &shell.running.keys().copied().collect::<Vec<_>>()) else { continue };
+                    shell.finish(id);
+                }
+            }
+            for action in &shell.actions[seen..] {
+                let Action::Dispatch { id, replica, .. } = action else { panic!("{action:?}") };
+                let best = waiting
+                    .iter()
+                    .filter(|(request, _)| request.model == replica.model)
+                    .max_by_key(|(request, _)| (request.priority, std::cmp::Reverse(request.id)));
+                prop_assert_eq!(best.map(|(request, _)| request.id), Some(*id));
+                waiting.retain(|(request, _)| request.id != *id);
+            }
+            for (request, _) in shell.waiting.values() {
+                let running = shell.running.values().filter(|(replica, _)| replica.model == request.model).count();
+                prop_assert_eq!(running, concurrency as usize);
+            }
+        }
+    }
+
+    /// However steadily a loaded model is asked for, always overlapping, a request for another goes as soon as those
+    /// before it are done.
+    #[test]
+    fn fifo_starves_nobody(
+        concurrency in 1_u32..6,
+        before in 1_usize..10,
+        after in prop::collection::vec(prop::option::weighted(0.8, any::<Index>()), 1..100),
+    ) {
+        let models: std::collections::BTreeMap<_, _> =
+            (0..2).map(|id| (ModelId(id), ModelSettings { concurrency, ..ModelSettings::default() })).collect();
+        let mut shell = Shell::new(Settings { models, ..Settings::default() });
+        for _ in 0..before {
+            shell.arrive(request(0, 0));
+        }
+        shell.answer_all();
+        let cold = shell.arrive(request(1, 0));
+        for which in after {
+            let running: Vec<_> = shell.running.keys().copied().collect();
+            match which.and_then(|which| pick(which, &running)) {
+                Some(id) => shell.finish(id),
+                None => _ = shell.arrive(request(0, 0)),
+            }
+            shell.answer_all();
+        }
+        shell.settle();
+        let order = dispatched(&shell.actions);
+        let place = order.iter().position(|&id| id == cold);
+        prop_assert_eq!(place, Some(before), "{:?}", order);
+    }
+
+    /// Admission never lets more wait than it may, and refuses nobody for whom there is room.
+    #[test]
+    fn bounds_hold(
+        total in (0_u64..8, 0_u64..400).prop_map(|(requests, bytes)| Bounds { requests, bytes }),
+        batch in (0_u64..8, 0_u64..400).prop_map(|(requests, bytes)| Bounds { requests, bytes }),
+        arrivals in prop::collection::vec((priority(), 0_u64..100, prop::bool::weighted(0.1)), 1..80),
+    ) {
+        let mut shell = all_ready(PolicySettings::Serial(SerialSettings::default()), 1, 1);
+        let mut settings = shell.settings.clone();
+        settings.admission.total = total;
+        settings.admission.bands[0].bounds = batch;
+        shell.tell(Event::Reconfigure(Box::new(settings)));
+        for (priority, bytes, ends) in arrivals {
+            let was_idle = shell.running.is_empty();
+            let id = shell.arrive(Request { bytes, ..request(0, priority) });
+            if was_idle {
+                prop_assert!(shell.running.contains_key(&id));
+            }
+            let bands = shell.scheduler.bands();
+            prop_assert!(bands.iter().map(|band| band.requests).sum::<u64>() <= total.requests);
+            prop_assert!(bands.iter().map(|band| band.bytes).sum::<u64>() <= total.bytes);
+            prop_assert!(bands[0].requests <= batch.requests && bands[0].bytes <= batch.bytes);
+            // Whoever was refused found nobody to displace who was less urgent.
+            for action in shell.actions.iter().rev().take_while(|action| matches!(action, Action::Reject { .. })) {
+                if let Action::Reject { id: refused, outcome: switchyard_scheduler::Outcome::RejectedCapacity, .. } = action
+                    && *refused == id
+                    && total.requests > 0
+                    && (priority < 0 && batch.requests > 0)
+                    && bytes == 0
+                {
+                    prop_assert!(shell.waiting.values().all(|(other, _)| other.priority.0 >= priority));
+                }
+            }
+            if ends && let Some(&id) = shell.running.keys().next() {
+                shell.finish(id);
+            }
+        }
+    }
+}
+
+fn dispatched(actions: &[Action]) -> Vec<RequestId> {
+    let id = |action: &Action| match action {
+        Action::Dispatch { id, .. } => Some(*id),
+        _ => None,
+    };
+    actions.iter().filter_map(id).collect()
+}
+
+/// A replica's place in a list is what its number says.
+#[test]
+fn replicas_are_listed_in_order() {
+    let shell = all_ready(PolicySettings::Fifo(FifoSettings::default()), MODELS, 1);
+    let listed: Vec<_> = shell.scheduler.replicas().map(|view| view.replica).collect();
+    let expected: Vec<_> = (0..MODELS).map(|id| ReplicaId { model: ModelId(id), index: 0 }).collect();
+    assert_eq!(listed, expected);
+}
