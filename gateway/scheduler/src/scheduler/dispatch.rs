@@ -168,9 +168,19 @@ impl Scheduler {
             .any(|other| other != wanted && self.conflict(wanted, other))
     }
 
-    /// Whether loading either model would need the other to leave.
-    pub(super) fn conflict(&self, a: ModelId, b: ModelId) -> bool {
-        !self.eviction.in_the_way(a, &[b]).is_empty() || !self.eviction.in_the_way(b, &[a]).is_empty()
+    /// Whether a model cannot be loaded while room is being made for another: beside that one and all that stays with
+    /// it, either would need somebody to leave.
+    pub(super) fn conflict(&self, wanted: ModelId, other: ModelId) -> bool {
+        let mut beside = self.fleet.resident();
+        let leaving = self.eviction.in_the_way(other, &beside);
+        beside.retain(|model| *model != wanted && !leaving.contains(model));
+        beside.push(wanted);
+        if !self.eviction.in_the_way(other, &beside).is_empty() {
+            return true;
+        }
+        beside.pop();
+        beside.push(other);
+        self.eviction.in_the_way(wanted, &beside).contains(&other)
     }
 
     /// The models in memory that have to leave before a managed one can be loaded.

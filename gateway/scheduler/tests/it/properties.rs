@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use proptest::{prelude::*, sample::Index};
 use switchyard_scheduler::{
-    Action, BackoffSettings, Bounds, Event, EvictionSettings, FifoSettings, Generation, GroupSettings, ModelId,
-    ModelSettings, PolicySettings, Priority, ReplicaId, Request, RequestId, Scheduler, SerialSettings, Settings,
-    Timestamp,
+    Action, BackoffSettings, Bounds, Event, EvictionSettings, FifoSettings, Generation, GroupSettings, MatrixSettings,
+    ModelId, ModelSettings, PolicySettings, Priority, ReplicaId, Request, RequestId, Scheduler, SerialSettings,
+    Settings, Timestamp,
 };
 
 use crate::shell::{Process, Shell};
@@ -86,10 +86,10 @@ fn model() -> impl Strategy<Value = ModelSettings> {
         })
 }
 
-/// Each model in one of two groups, or in none.
-fn groups() -> impl Strategy<Value = EvictionSettings> {
+/// Two groups, with each model in one of them or in none; or a few sets.
+fn eviction() -> impl Strategy<Value = EvictionSettings> {
     let flags = prop::collection::vec(any::<(bool, bool, bool)>(), 2);
-    (flags, prop::collection::vec(0_usize..3, MODELS as usize)).prop_map(|(flags, places)| {
+    let groups = (flags, prop::collection::vec(0_usize..3, MODELS as usize)).prop_map(|(flags, places)| {
         let group = |(index, (swap, exclusive, persistent))| GroupSettings {
             swap,
             exclusive,
@@ -97,13 +97,18 @@ fn groups() -> impl Strategy<Value = EvictionSettings> {
             members: (0..MODELS).filter(|&id| places[id as usize] == index).map(ModelId).collect(),
         };
         EvictionSettings::Groups(flags.into_iter().enumerate().map(group).collect())
-    })
+    });
+    let set = prop::collection::vec((0..MODELS).prop_map(ModelId), 1..4);
+    let costs = prop::collection::btree_map((0..MODELS).prop_map(ModelId), 0_u32..5, 0..3);
+    let matrix = (prop::collection::vec(set, 1..5), costs)
+        .prop_map(|(sets, costs)| EvictionSettings::Matrix(MatrixSettings { sets, costs }));
+    prop_oneof![2 => groups, 1 => matrix]
 }
 
 fn settings() -> impl Strategy<Value = Settings> {
     let models = prop::collection::btree_map((0..MODELS).prop_map(ModelId), model(), 1..=MODELS as usize);
     let bounds = (3_u64..30, 200_u64..2_000).prop_map(|(requests, bytes)| Bounds { requests, bytes });
-    (policy(), groups(), models, bounds, prop::option::of(1_u64..60)).prop_map(
+    (policy(), eviction(), models, bounds, prop::option::of(1_u64..60)).prop_map(
         |(policy, eviction, models, total, ttl)| {
             let mut settings = Settings { policy, eviction, models, ..Settings::default() };
             settings.admission.total = total;
@@ -341,14 +346,14 @@ proptest! {
     #[test]
     fn serial_without_bonus_is_first_come_first_served(
         aging_divisor in prop::sample::select(vec![0_u32, 60]),
-        groups in groups(),
+        eviction in eviction(),
         priority in priority(),
         arrivals in prop::collection::vec((0..MODELS, any::<bool>(), 0_u64..100_000_000), 1..60),
     ) {
         let serial = SerialSettings { swap_affinity_bonus: 0, aging_divisor, slots: 1 };
         let models = (0..MODELS).map(|id| (ModelId(id), ModelSettings::default())).collect();
         let policy = PolicySettings::Serial(serial);
-        let mut shell = Shell::new(Settings { policy, models, eviction: groups, ..Settings::default() });
+        let mut shell = Shell::new(Settings { policy, models, eviction, ..Settings::default() });
         for (model, ends, micros) in arrivals {
             shell.now = shell.now + Duration::from_micros(micros);
             shell.arrive(request(model, priority));
@@ -368,13 +373,13 @@ proptest! {
     #[test]
     fn a_bonus_never_crosses_a_band(
         swap_affinity_bonus in 0_u32..100,
-        groups in groups(),
+        eviction in eviction(),
         arrivals in prop::collection::vec((0..MODELS, priority()), 1..40),
     ) {
         let serial = SerialSettings { swap_affinity_bonus, aging_divisor: 0, slots: 1 };
         let models = (0..MODELS).map(|id| (ModelId(id), ModelSettings::default())).collect();
         let policy = PolicySettings::Serial(serial);
-        let mut shell = Shell::new(Settings { policy, models, eviction: groups, ..Settings::default() });
+        let mut shell = Shell::new(Settings { policy, models, eviction, ..Settings::default() });
         // One that runs while the others arrive.
         shell.arrive(request(0, 0));
         shell.answer_all();

@@ -142,9 +142,7 @@ impl Shell {
                     let (request, _) = self.waiting.get(id).expect("the load is for somebody who waits");
                     assert_eq!(request.model, replica.model);
                 }
-                for (other, (_, process)) in &self.processes {
-                    assert!(!self.must_leave(replica.model, *other), "{action:?} beside {process:?} {other:?}");
-                }
+                assert!(self.fits(replica.model), "{action:?} beside {:?}", self.processes);
                 self.processes.insert(*replica, (*generation, Process::Loading));
                 self.managed.insert(*replica, self.model(replica.model).managed);
             }
@@ -202,19 +200,40 @@ impl Shell {
             })
     }
 
-    /// The rule of groups, in other words than the scheduler's.
+    /// Whether there is room for a model beside all that is there.
+    fn fits(&self, wanted: ModelId) -> bool {
+        let mut others = self.processes.keys();
+        let EvictionSettings::Matrix(matrix) = &self.settings.eviction else {
+            return others.all(|&other| !self.must_leave(wanted, other));
+        };
+        let others: Vec<_> = others.filter(|other| self.managed[other] && other.model != wanted).collect();
+        !self.model(wanted).managed
+            || others.is_empty()
+            || matrix
+                .sets
+                .iter()
+                .any(|set| set.contains(&wanted) && others.iter().all(|other| set.contains(&other.model)))
+    }
+
+    /// Whether a replica has to leave for a model, whatever else does: the rules in other words than the scheduler's.
     fn must_leave(&self, wanted: ModelId, other: ReplicaId) -> bool {
-        let EvictionSettings::Groups(groups) = &self.settings.eviction;
         if wanted == other.model || !self.model(wanted).managed || !self.managed[&other] {
             return false;
         }
-        let group = |id| groups.iter().find(|group| group.members.contains(&id));
-        match (group(wanted), group(other.model)) {
-            (None, None) => true,
-            (None, Some(theirs)) => !theirs.persistent,
-            (Some(ours), None) => ours.exclusive,
-            (Some(ours), Some(theirs)) if std::ptr::eq(ours, theirs) => ours.swap,
-            (Some(ours), Some(theirs)) => ours.exclusive && !theirs.persistent,
+        match &self.settings.eviction {
+            EvictionSettings::Groups(groups) => {
+                let group = |id| groups.iter().find(|group| group.members.contains(&id));
+                match (group(wanted), group(other.model)) {
+                    (None, None) => true,
+                    (None, Some(theirs)) => !theirs.persistent,
+                    (Some(ours), None) => ours.exclusive,
+                    (Some(ours), Some(theirs)) if std::ptr::eq(ours, theirs) => ours.swap,
+                    (Some(ours), Some(theirs)) => ours.exclusive && !theirs.persistent,
+                }
+            }
+            EvictionSettings::Matrix(matrix) => {
+                !matrix.sets.iter().any(|set| set.contains(&wanted) && set.contains(&other.model))
+            }
         }
     }
 

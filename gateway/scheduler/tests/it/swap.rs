@@ -163,3 +163,16 @@ fn a_preload_that_waits_for_its_evictions_yields_to_a_request() {
     yard.arrive(1, 'c', 0, "");
     yard.stopped('a', "load c for 1");
 }
+
+#[test]
+fn the_room_of_a_swap_is_not_taken_by_thirds_that_fit_with_either_alone() {
+    // `b` waits for `x` to stop and will stay with `a`; `c` fits with `a` and with `b`, but not with both.
+    let mut yard = Yard::new(fifo("abcx").matrix(&["ab", "bc", "ac", "ax", "cx"]));
+    yard.warm('a');
+    yard.warm('x');
+    yard.arrive(1, 'b', 0, "stop x evicted");
+    yard.arrive(2, 'c', 0, "");
+    yard.stopped('x', "load b for 1 after x, stop a evicted");
+    yard.loaded('b', "run 1 on b");
+    yard.stopped('a', "load c for 2 after a");
+}

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use switchyard_scheduler::{
-    Action, BandSettings, Bounds, Decision, Event, EvictionSettings, FifoSettings, Generation, GroupSettings, ModelId,
-    ModelSettings, PolicySettings, Priority, ReplicaId, ReplicaState, Request, RequestId, Scheduler, SerialSettings,
-    Settings, Timestamp, Usage,
+    Action, BandSettings, Bounds, Decision, Event, EvictionSettings, FifoSettings, Generation, GroupSettings,
+    MatrixSettings, ModelId, ModelSettings, PolicySettings, Priority, ReplicaId, ReplicaState, Request, RequestId,
+    Scheduler, SerialSettings, Settings, Timestamp, Usage,
 };
 
 /// The model with this letter.
@@ -89,6 +89,14 @@ pub(crate) trait Tune: Sized {
                 panic!("these settings have a matrix")
             };
             groups.push(group);
+        })
+    }
+
+    /// The sets of models that fit into memory together, instead of groups.
+    fn matrix(self, sets: &[&str]) -> Self {
+        let sets = sets.iter().map(|set| set.chars().map(model).collect()).collect();
+        self.tune(|settings| {
+            settings.eviction = EvictionSettings::Matrix(MatrixSettings { sets, ..Default::default() })
         })
     }
 
