@@ -4,6 +4,7 @@ mod admission;
 mod failure;
 mod fifo;
 mod fleet;
+mod matrix;
 mod priority;
 mod properties;
 mod serial;
