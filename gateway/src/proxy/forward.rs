@@ -279,7 +279,66 @@ impl LineStart {
 
 #[cfg(test)]
 mod tests {
+    use pingora::protocols::http::v1::client::HttpSession as Http1Session;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+
     use super::*;
+    use crate::proxy::testing;
+
+    /// One attempt to ask a server that does `serve` with its end of the connection.
+    async fn ask<F: Future<Output = ()>>(body: usize, serve: impl FnOnce(DuplexStream) -> F) -> Result<(), Failed> {
+        // Smaller than any header: one that is written whole has been read from.
+        let (near, far) = tokio::io::duplex(16);
+        let mut http = HttpSession::H1(Http1Session::new(Box::new(near)));
+        let mut header = RequestHeader::build(Method::POST, b"/v1/completions", None).expect("a header");
+        header.insert_header(header::CONTENT_LENGTH, body).expect("a header");
+        let model = testing::model("m");
+        let attempt = attempt(&mut http, Box::new(header), Bytes::from(vec![b' '; body]), &model);
+        tokio::join!(attempt, serve(far)).0
+    }
+
+    async fn read(server: &mut DuplexStream, bytes: usize) {
+        server.read_exact(&mut vec![0; bytes]).await.expect("a request");
+    }
+
+    const HEADER: usize = "POST /v1/completions HTTP/1.1\r\nContent-Length: 9\r\n\r\n".len();
+
+    #[tokio::test]
+    async fn without_a_whole_header_nothing_can_have_been_done() {
+        assert!(matches!(ask(9, async |server| drop(server)).await, Err(Failed::Unsent(_))));
+        let half = ask(9, async |mut server| read(&mut server, HEADER / 2).await).await;
+        assert!(matches!(half, Err(Failed::Unsent(_))), "{half:?}");
+    }
+
+    #[tokio::test]
+    async fn with_a_whole_header_anything_can_have_been_done() {
+        let header = ask(9, async |mut server| read(&mut server, HEADER).await).await;
+        assert!(matches!(header, Err(Failed::Unanswered(_))), "{header:?}");
+        let all = ask(9, async |mut server| read(&mut server, HEADER + 9).await).await;
+        assert!(matches!(all, Err(Failed::Unanswered(_))), "{all:?}");
+        let half_an_answer = ask(9, async |mut server| {
+            read(&mut server, HEADER + 9).await;
+            server.write_all(b"HTTP/1.1 200").await.expect("it is taken");
+        });
+        assert!(matches!(half_an_answer.await, Err(Failed::Unanswered(_))));
+    }
+
+    #[tokio::test]
+    async fn what_comes_before_the_answer_is_passed_over() {
+        let answered = ask(9, async |mut server| {
+            read(&mut server, HEADER + 9).await;
+            for part in ["HTTP/1.1 100 Continue\r\n\r\n", "HTTP/1.1 103 Early Hints\r\n\r\n", "HTTP/1.1 200 OK\r\n\r\n"]
+            {
+                server.write_all(part.as_bytes()).await.expect("it is taken");
+            }
+        });
+        assert!(answered.await.is_ok());
+        let switched = ask(9, async |mut server| {
+            read(&mut server, HEADER + 9).await;
+            server.write_all(b"HTTP/1.1 101 Switching Protocols\r\n\r\n").await.expect("it is taken");
+        });
+        assert!(matches!(switched.await, Err(Failed::Unanswered(_))));
+    }
 
     #[test]
     fn an_event_under_way_is_ended_first() {

@@ -1,6 +1,6 @@
 //! A request for a model: in, through the queue, and on its way.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header};
@@ -24,6 +24,16 @@ use crate::{
     dispatcher::{Arrival, Slot, Ticket},
 };
 
+/// A request that names its model.
+struct Inquiry {
+    inference: &'static Inference,
+    /// The model as the request names it.
+    asked: String,
+    /// How the body is written down; none when the model is in the query.
+    encoding: Option<Encoding>,
+    body: Bytes,
+}
+
 impl Gateway {
     /// A request on one of the inference paths.
     pub(super) async fn infer(
@@ -31,61 +41,28 @@ impl Gateway {
         session: &mut ServerSession,
         account: &mut Account,
         slot: &mut Option<Slot>,
-        inference: &Inference,
+        inference: &'static Inference,
     ) -> Result<(), Interrupted> {
         let settings = self.dispatcher.settings();
         let body = read_body(session, account, &settings).await?;
-        let query = session.req_header().uri.query().unwrap_or_default();
-        let (asked, encoding) = match inference.model_in {
-            ModelIn::Query => (model_name::in_query(query).map_err(Interrupted::Failed)?, None),
-            ModelIn::Body => {
-                let content_type = session.get_header_bytes(header::CONTENT_TYPE);
-                let encoding = Encoding::of(content_type, &body).map_err(Interrupted::Failed)?;
-                let found = Box::pin(model_name::in_body(&encoding, &body)).await;
-                (found.map_err(Interrupted::Failed)?, Some(encoding))
-            }
-        };
-        account.model(&asked);
-        let Some(model) = settings.find(&asked).cloned() else {
-            return Err(Interrupted::Failed(unknown_model(&settings, &asked)));
+        let inquiry = Box::pin(Inquiry::read(session, inference, body)).await.map_err(Interrupted::Failed)?;
+        account.model(&inquiry.asked);
+        let Some(model) = settings.find(&inquiry.asked) else {
+            return Err(Interrupted::Failed(unknown_model(&settings, &inquiry.asked)));
         };
         account.model(&model.id);
-        let arrival = arrival(&settings, &model, &session.req_header().headers, body.len());
-        drop((settings, model));
-        *slot = Some(self.wait(session, account, arrival).await?);
-        Box::pin(self.send(session, account, slot, inference, &asked, encoding, body)).await
-    }
-
-    /// Rewrites the request for the model server that it got a slot on, and forwards it.
-    #[expect(clippy::too_many_arguments, reason = "the parts of one request, each with its own lifetime")]
-    async fn send(
-        &self,
-        session: &mut ServerSession,
-        account: &mut Account,
-        slot: &mut Option<Slot>,
-        inference: &Inference,
-        asked: &str,
-        encoding: Option<Encoding>,
-        body: Bytes,
-    ) -> Result<(), Interrupted> {
-        let Some(model) = slot.as_ref().map(|slot| slot.model.clone()) else { return Err(Interrupted::ClientGone) };
-        let query = session.req_header().uri.query();
-        let (target, body) = match encoding {
-            None => {
-                let query = query.unwrap_or_default();
-                let query = rewrite::query(&model, asked, query).unwrap_or_else(|| query.to_owned());
-                (format!("{}?{query}", inference.upstream), body)
-            }
-            Some(encoding) => {
-                let target = match query {
-                    Some(query) => format!("{}?{query}", inference.upstream),
-                    None => inference.upstream.to_owned(),
-                };
-                let body = rewrite::body(&model, asked, &encoding, body).await.map_err(Interrupted::Failed)?;
-                (target, body)
-            }
-        };
-        self.forward(session, account, slot, &model, &target, body).await
+        let arrival = arrival(&settings, model, &session.req_header().headers, inquiry.body.len());
+        drop(settings);
+        let granted = self.wait(session, account, arrival).await?;
+        let model = Arc::clone(&granted.model);
+        *slot = Some(granted);
+        // Only what goes upstream needs room for it.
+        Box::pin(async {
+            let (target, body) =
+                inquiry.rewrite(&model, session.req_header().uri.query()).await.map_err(Interrupted::Failed)?;
+            self.forward(session, account, slot, &model, &target, body).await
+        })
+        .await
     }
 
     pub(super) async fn forward(
@@ -117,7 +94,7 @@ impl Gateway {
         account: &mut Account,
         arrival: Arrival,
     ) -> Result<Slot, Interrupted> {
-        let (priority, model) = (arrival.priority, arrival.model.id.clone());
+        let (priority, model) = (arrival.priority, Arc::clone(&arrival.model));
         let mut ticket: Ticket = self.dispatcher.submit(arrival);
         account.queued(ticket.seq().0, priority);
         let answer = tokio::select! {
@@ -132,7 +109,7 @@ impl Gateway {
             }
             Err(refusal) => {
                 account.refused(&refusal);
-                let no_endpoint = refusal.outcome == Outcome::RejectedTtl && !self.is_ready(&model);
+                let no_endpoint = refusal.outcome == Outcome::RejectedTtl && !self.is_ready(&model.id);
                 Err(Interrupted::Failed(ApiError::refused(&refusal, no_endpoint)))
             }
         }
@@ -141,6 +118,37 @@ impl Gateway {
     fn is_ready(&self, model: &str) -> bool {
         let backends = self.dispatcher.fleet().snapshots();
         backends.iter().any(|backend| backend.model == model && backend.state == BackendState::Ready)
+    }
+}
+
+impl Inquiry {
+    async fn read(session: &ServerSession, inference: &'static Inference, body: Bytes) -> Result<Self, ApiError> {
+        let (asked, encoding) = match inference.model_in {
+            ModelIn::Query => (model_name::in_query(session.req_header().uri.query().unwrap_or_default())?, None),
+            ModelIn::Body => {
+                let encoding = Encoding::of(session.get_header_bytes(header::CONTENT_TYPE), &body)?;
+                (model_name::in_body(&encoding, &body).await?, Some(encoding))
+            }
+        };
+        Ok(Self { inference, asked, encoding, body })
+    }
+
+    /// What the model server is asked for, and the body as it wants it.
+    async fn rewrite(self, model: &Model, query: Option<&str>) -> Result<(String, Bytes), ApiError> {
+        let Self { inference: Inference { upstream, .. }, asked, encoding, body } = self;
+        let renamed = match (&encoding, query) {
+            (None, Some(query)) => rewrite::query(model, &asked, query),
+            _ => None,
+        };
+        let target = match renamed.as_deref().or(query) {
+            Some(query) => format!("{upstream}?{query}"),
+            None => (*upstream).to_owned(),
+        };
+        let body = match encoding {
+            Some(encoding) => rewrite::body(model, &asked, &encoding, body).await?,
+            None => body,
+        };
+        Ok((target, body))
     }
 }
 
@@ -162,16 +170,11 @@ pub(super) async fn read_body(
 }
 
 /// What the scheduler has to know of a request.
-pub(super) fn arrival(
-    settings: &Settings,
-    model: &std::sync::Arc<Model>,
-    headers: &HeaderMap,
-    bytes: usize,
-) -> Arrival {
+pub(super) fn arrival(settings: &Settings, model: &Arc<Model>, headers: &HeaderMap, bytes: usize) -> Arrival {
     let priority = headers.get(&settings.headers.priority).and_then(|value| Priority::parse(value.as_bytes()));
     let ttl = headers.get(QUEUE_TTL).and_then(|value| value.to_str().ok()?.trim().parse().ok());
     Arrival {
-        model: std::sync::Arc::clone(model),
+        model: Arc::clone(model),
         priority: priority.unwrap_or_default(),
         bytes: bytes as u64,
         ttl: ttl.map(Duration::from_millis),

@@ -22,7 +22,7 @@ mod server;
 pub(crate) mod testing;
 mod upstream;
 
-use std::{any::Any, sync::Arc};
+use std::{any::Any, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
@@ -53,6 +53,9 @@ use crate::{
     dispatcher::{Dispatcher, Slot},
     telemetry::{ActivityLog, Metrics},
 };
+
+/// A client that takes no byte for so long gives up its slot.
+const CLIENT_PATIENCE: Duration = Duration::from_secs(60);
 
 /// The gateway as Pingora sees it.
 pub struct Gateway {
@@ -186,6 +189,7 @@ impl ProxyHttp for Gateway {
 
     async fn request_filter(&self, session: &mut Session, ctx: &mut Context) -> pingora::Result<bool> {
         let session = &mut *session.downstream_session;
+        session.set_write_timeout(Some(CLIENT_PATIENCE));
         match self.handle(session, ctx).await {
             Ok(answered) => Ok(answered),
             Err(Interrupted::Failed(error)) => {

@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use pingora::{
     apps::{HttpServerApp, HttpServerOptions, ReusedHttpStream, ServerApp},
     protocols::{Stream, http::ServerSession, http::v2::server::default_h2_options, l4},
@@ -37,12 +38,16 @@ const H2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// After the system refused another connection, usually for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
+/// Open files beside the clients' connections: those to model servers, their output, the activity log.
+const OTHER_FILES: u64 = 4096;
+
 /// Serves HTTP/1.1 and, with prior knowledge, HTTP/2 without TLS on one port.
 ///
 /// When `closing` turns true no connection and no further request is taken, idle connections are closed, and the
 /// future resolves once the running requests have ended.
 pub async fn serve(listener: TcpListener, mut gateway: Gateway, closing: watch::Receiver<bool>) {
     gateway.closing = closing.clone();
+    allow_open_files(u64::from(MAX_CONNECTIONS) + OTHER_FILES);
     let threads = tokio::runtime::Handle::current().metrics().num_workers();
     let mut app = http_proxy(&Arc::new(ServerConf { threads, ..ServerConf::default() }), gateway);
     let mut options = HttpServerOptions::default();
@@ -74,6 +79,17 @@ pub async fn serve(listener: TcpListener, mut gateway: Gateway, closing: watch::
     app.http_cleanup().await;
     // Fails only for a closed semaphore.
     let _ = places.acquire_many(MAX_CONNECTIONS).await;
+}
+
+/// Every client that waits is an open file, and the usual limit is 1,024. Takes what the system grants.
+fn allow_open_files(wanted: u64) {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(soft, hard)| {
+        let granted = wanted.min(hard);
+        if granted > soft { setrlimit(Resource::RLIMIT_NOFILE, granted, hard) } else { Ok(()) }
+    });
+    if let Err(error) = raised {
+        tracing::warn!(%error, "cannot raise the limit of open files; clients beyond it will wait to be accepted");
+    }
 }
 
 async fn accept(
@@ -160,5 +176,53 @@ async fn speaks_h2(stream: &TcpStream) -> io::Result<bool> {
             return Ok(true);
         }
         sleep(AGAIN).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+    use crate::{config::Settings, dispatcher::Dispatcher, telemetry};
+
+    /// Sends the bytes, and says after how long the server closes the connection.
+    async fn closed_after(bytes: &[u8]) -> Duration {
+        let settings = Settings::new(Vec::new());
+        let activity = telemetry::ActivityLog::open(&settings.store).expect("a log in memory");
+        let metrics = Arc::new(telemetry::Metrics::new());
+        let dispatcher = Dispatcher::new(Arc::new(settings), Arc::clone(&metrics));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let (_close, closing) = watch::channel(false);
+        tokio::spawn(serve(listener, Gateway::new(dispatcher, metrics, activity), closing));
+
+        let start = Instant::now();
+        let mut client = TcpStream::connect(address).await.expect("a connection");
+        client.write_all(bytes).await.expect("the bytes are taken");
+        let mut rest = Vec::new();
+        // With bytes that were not read the end is a reset.
+        let _ = client.read_to_end(&mut rest).await;
+        assert_eq!(rest, b"");
+        start.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_header_that_does_not_come_to_its_end_is_not_waited_for() {
+        for bytes in [&b""[..], b"POST /v1/x HTTP/1.1\r\nHost: t\r\nX: ", &H2_PREFACE[..10]] {
+            let after = closed_after(bytes).await;
+            assert!((HEADER_DEADLINE..HEADER_DEADLINE * 2).contains(&after), "{bytes:?}: {after:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_may_take_longer_than_its_header() {
+        let header = HeaderArrived(AtomicBool::new(false));
+        header_arrived(&Arc::new(()));
+        assert!(!header.0.load(Ordering::Relaxed));
+        let header = Arc::new(header);
+        header_arrived(&Arc::clone(&header));
+        let deadline = std::pin::pin!(sleep(HEADER_DEADLINE));
+        assert!(timeout(HEADER_DEADLINE * 9, missed(deadline, &header)).await.is_err());
     }
 }
