@@ -2,7 +2,7 @@
 
 use std::{fmt, net::SocketAddr, sync::LazyLock, time::Duration};
 
-use pingora::{connectors::http::v1::Connector, http::RequestHeader, upstreams::peer::HttpPeer};
+use pingora::{ErrorType, connectors::http::v1::Connector, http::RequestHeader, upstreams::peer::HttpPeer};
 use tokio::{
     net::{TcpListener, TcpStream, lookup_host},
     time::{sleep, timeout},
@@ -104,14 +104,12 @@ impl Health {
     }
 }
 
-/// What is asked of whom, for people.
+/// What is asked for, for people; clients read it, so no addresses.
 impl fmt::Display for Health {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let authority = authority(&self.upstream);
-        let scheme = if self.upstream.tls { "https" } else { "http" };
         match &self.path {
-            Some(path) => write!(f, "status 200 at {scheme}://{authority}{path}"),
-            None => write!(f, "a connection to {authority}"),
+            Some(path) => write!(f, "status 200 from `GET {path}`"),
+            None => write!(f, "a connection to port {}", self.upstream.port),
         }
     }
 }
@@ -163,11 +161,11 @@ fn authority(upstream: &Upstream) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// Pingora's own text is long and names its internals: the kind of the error, and what the system said.
+/// Clients read it, so no addresses: the kind of the error, and of TLS its words too, since only they help.
 fn describe(error: &pingora::Error) -> String {
-    let kind = error.etype().as_str();
-    match error.root_cause().downcast_ref::<std::io::Error>() {
-        Some(cause) => format!("{kind}: {cause}"),
-        None => kind.to_owned(),
+    match (error.etype(), &error.context) {
+        (ErrorType::ConnectRefused, _) => "connection refused".to_owned(),
+        (ErrorType::TLSHandshakeFailure | ErrorType::InvalidCert, Some(context)) => context.as_str().to_owned(),
+        (kind, _) => kind.as_str().to_owned(),
     }
 }

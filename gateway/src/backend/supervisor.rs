@@ -284,8 +284,8 @@ fn exit_problem(status: std::io::Result<std::process::ExitStatus>, when: &str) -
 fn not_ready(health: &Health, model: &Model, last: &str) -> String {
     let seconds = model.health_check_timeout.as_secs_f64();
     format!(
-        "was not ready within {seconds} s: wanted {health}, last got: {last}. \
-         If it only needs longer, raise `healthCheckTimeout`; if that is not its health path, set `checkEndpoint`"
+        "was not ready within {seconds} s: wanted {health}, last got: {last} \
+         (raise `healthCheckTimeout` if it needs longer, set `checkEndpoint` if its health path is another)"
     )
 }
 

@@ -300,7 +300,7 @@ async fn a_model_that_never_gets_healthy_is_given_up_and_gone() {
     let message = yard.load_failure().await;
     assert!(is_gone(pid));
     assert!(
-        message.contains("not ready within 0.6 s") && message.contains("/health, last got: status 503"),
+        message.contains("not ready within 0.6 s") && message.contains("`GET /health`, last got: status 503"),
         "{message}"
     );
     assert!(message.ends_with("Its last lines:\nup"), "{message}");
