@@ -64,7 +64,7 @@ pub(crate) struct Outcomes {
     pub(crate) end: Timestamp,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Happening {
     /// The arrival of that index.
     Arrival(usize),
@@ -99,6 +99,8 @@ enum Happening {
         id: RequestId,
     },
     Operation(usize),
+    /// News that the gate has heard before.
+    StaleNews(Event),
     Tick,
 }
 
@@ -195,7 +197,7 @@ impl<'a, G: Gate> Driver<'a, G> {
             Happening::LoadDone { replica, generation, ok } => self.load_done(replica, generation, ok)?,
             Happening::StopDone { replica, generation } => {
                 self.ledger.becomes(replica, generation, Process::None)?;
-                self.gate.handle(self.now, Event::StopDone { replica, generation });
+                self.tell(Event::StopDone { replica, generation });
             }
             Happening::Crash { replica, generation } => self.crash(replica, generation)?,
             Happening::Broken { id } => {
@@ -204,9 +206,18 @@ impl<'a, G: Gate> Driver<'a, G> {
                 }
             }
             Happening::Operation(index) => self.operate(index),
+            Happening::StaleNews(event) => self.gate.handle(self.now, event),
             Happening::Tick => self.tick()?,
         }
         self.settle()
+    }
+
+    /// Tells the gate what has happened to a request or a server.
+    fn tell(&mut self, event: Event) {
+        if let Some(after) = self.fate.comes_again_after() {
+            self.agenda.plan(self.now + after, Happening::StaleNews(event.clone()));
+        }
+        self.gate.handle(self.now, event);
     }
 
     fn plan_arrival(&mut self, index: usize) {
@@ -241,12 +252,14 @@ impl<'a, G: Gate> Driver<'a, G> {
     }
 
     fn client_leaves(&mut self, id: RequestId, impatient: bool) -> Result<(), Broken> {
+        // What is due now comes first: it may be the end of this very request.
+        self.tick()?;
         let seen_a_token = self.life(id).is_some_and(|life| life.first_token.is_some());
         match self.ledger.stage(id) {
             Some(Stage::Waiting) => {
                 self.ledger.cancel_waiting(id)?;
                 self.ended(id, End::Left);
-                self.gate.handle(self.now, Event::Cancel { id });
+                self.tell(Event::Cancel { id });
             }
             Some(Stage::Running(replica, _)) if !(impatient && seen_a_token) => {
                 if let Some(engine) = self.servers.get_mut(&replica).and_then(|server| server.engine.as_mut()) {
@@ -258,7 +271,7 @@ impl<'a, G: Gate> Driver<'a, G> {
                     // As when the client's end crosses the dispatch: the gate hears of a cancel alone.
                     self.release(id)?;
                     self.ended(id, End::Left);
-                    self.gate.handle(self.now, Event::Cancel { id });
+                    self.tell(Event::Cancel { id });
                 }
             }
             _ => {}
@@ -326,7 +339,7 @@ impl<'a, G: Gate> Driver<'a, G> {
         } else {
             self.failed_loads += 1;
         }
-        self.gate.handle(self.now, Event::LoadDone { replica, generation, ok });
+        self.tell(Event::LoadDone { replica, generation, ok });
         Ok(())
     }
 
@@ -339,7 +352,7 @@ impl<'a, G: Gate> Driver<'a, G> {
         self.crashes += 1;
         self.ledger.becomes(replica, generation, Process::None)?;
         self.lose_server(replica);
-        self.gate.handle(self.now, Event::Exited { replica, generation });
+        self.tell(Event::Exited { replica, generation });
         Ok(())
     }
 
@@ -383,15 +396,17 @@ impl<'a, G: Gate> Driver<'a, G> {
     fn tick(&mut self) -> Result<(), Broken> {
         // An earlier one may have been planned after this one was; then it is not due.
         self.tick = None;
-        if self.gate.deadline().is_none_or(|deadline| deadline > self.now) {
-            return Ok(());
+        // What a tick does may call for another one at once, but not for ever.
+        let mut ticks = 0;
+        while let Some(deadline) = self.gate.deadline().filter(|&deadline| deadline <= self.now) {
+            if ticks == 3 {
+                return Err(format!("after three ticks the deadline is still {deadline:?}"));
+            }
+            ticks += 1;
+            self.gate.handle(self.now, Event::Tick);
+            self.carry_out_all()?;
         }
-        self.gate.handle(self.now, Event::Tick);
-        self.carry_out_all()?;
-        match self.gate.deadline() {
-            Some(deadline) if deadline <= self.now => Err(format!("after a tick the deadline is still {deadline:?}")),
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     fn settle(&mut self) -> Result<(), Broken> {
@@ -451,7 +466,7 @@ impl<'a, G: Gate> Driver<'a, G> {
     fn finish(&mut self, id: RequestId, end: End, usage: Usage) -> Result<(), Broken> {
         self.release(id)?;
         self.ended(id, end);
-        self.gate.handle(self.now, Event::Finished { id, usage });
+        self.tell(Event::Finished { id, usage });
         Ok(())
     }
 

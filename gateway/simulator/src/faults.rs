@@ -15,6 +15,8 @@ pub struct Faults {
     pub slow_stop: f64,
     /// Mean time between two crashes of a ready server.
     pub crash_every: Option<Duration>,
+    /// Share of the news, about requests and servers alike, that the scheduler hears a second time some seconds later.
+    pub stale_news: f64,
 }
 
 /// Draws the faults of one run.
@@ -54,6 +56,12 @@ impl Fate {
     pub(crate) fn lives_for(&mut self) -> Option<Duration> {
         let mean = self.faults.crash_every?.as_secs_f64();
         Some(Duration::from_secs_f64(self.servers.exponential(mean)))
+    }
+
+    /// When the same news come once more, if they do.
+    pub(crate) fn comes_again_after(&mut self) -> Option<Duration> {
+        let again = self.faults.stale_news > 0.0 && self.servers.chance(self.faults.stale_news);
+        again.then(|| Duration::from_micros(self.servers.between(0, 5_000_000)))
     }
 
     /// How long after a server's end its clients' connections are seen to break: before or after the news of the end.

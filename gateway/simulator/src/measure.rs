@@ -216,3 +216,29 @@ impl Life {
         u64::from(self.arrival.prompt) + u64::from(self.arrival.output)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jain_is_one_when_even_and_one_of_n_when_one_has_it_all() {
+        assert_eq!(jain([5, 5, 5, 5].into_iter()), 1.0);
+        assert_eq!(jain([9, 0, 0].into_iter()), 1.0 / 3.0);
+        assert_eq!(jain([1, 3].into_iter()), 0.8);
+        assert_eq!(jain([0, 0].into_iter()), 1.0);
+    }
+
+    #[test]
+    fn quantiles_are_samples() {
+        let millis = |numbers: std::ops::RangeInclusive<u64>| numbers.map(Duration::from_millis).collect::<Vec<_>>();
+        let of = |samples| {
+            let Quantiles { p50, p95, p99 } = Quantiles::of(samples);
+            [p50, p95, p99].map(|time| time.as_millis())
+        };
+        assert_eq!(of(millis(1..=100)), [50, 95, 99]);
+        assert_eq!(of(millis(1..=3)), [2, 3, 3]);
+        assert_eq!(of(millis(8..=8)), [8, 8, 8]);
+        assert_eq!(of(Vec::new()), [0, 0, 0]);
+    }
+}

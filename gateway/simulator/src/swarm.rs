@@ -162,6 +162,7 @@ fn scenario(seed: u64) -> Scenario {
             load_failure: random.maybe(0.4, Stream::unit).unwrap_or(0.0) * 0.7,
             slow_stop: random.maybe(0.4, Stream::unit).unwrap_or(0.0),
             crash_every: random.maybe(0.4, |random| Duration::from_millis(500) + random.millis(10_000)),
+            stale_news: random.maybe(0.4, Stream::unit).unwrap_or(0.0),
         },
         operations: operations(random, models),
     }

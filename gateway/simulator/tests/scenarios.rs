@@ -36,7 +36,7 @@ fn every_file_is_a_scenario() {
 
 #[test]
 fn the_same_scenario_gives_the_same_run() {
-    let scenario = scenario("swap-storm");
+    let scenario = scenario("priority-tiers");
     assert_eq!(runs(&scenario, ["serial"]), runs(&scenario, ["serial"]));
     let other = Scenario { seed: 2, ..scenario.clone() };
     assert_ne!(runs(&scenario, ["serial"]), runs(&other, ["serial"]));

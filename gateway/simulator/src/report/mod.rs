@@ -80,3 +80,22 @@ fn readable(seconds: f64) -> String {
         s => format!("{:.1} h", s / 3600.0),
     }
 }
+
+/// A number with three digits that say something.
+fn significant(number: f64) -> String {
+    let decimals = if number > 0.0 { (2.0 - number.log10().floor()).clamp(0.0, 6.0) } else { 0.0 };
+    format!("{number:.*}", decimals as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_written_as_people_read_them() {
+        let times = [0.0075, 0.14, 0.656, 13.3, 100.0, 95.0 * 60.0, 7_200.0].map(readable);
+        assert_eq!(times, ["7.5 ms", "140 ms", "656 ms", "13.3 s", "1.7 min", "95.0 min", "2.0 h"]);
+        let numbers = [0.0, 0.018_62, 0.5, 9.994, 36.88, 23_603.4].map(significant);
+        assert_eq!(numbers, ["0", "0.0186", "0.500", "9.99", "36.9", "23603"]);
+    }
+}

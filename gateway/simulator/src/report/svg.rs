@@ -4,7 +4,7 @@
 use super::{
     Report,
     canvas::{Anchor, Canvas},
-    readable,
+    readable, significant,
 };
 use crate::{Run, SLICES};
 
@@ -43,7 +43,43 @@ struct Area {
     height: f64,
 }
 
-/// Seconds on a logarithmic scale, with a tick at each 1, 2 and 5 (or each 1, over many decades).
+/// Ticks of a scale that spans little, in seconds.
+const DENSE: [f64; 29] = [
+    0.000_01,
+    0.000_1,
+    0.001,
+    0.002,
+    0.005,
+    0.01,
+    0.02,
+    0.05,
+    0.1,
+    0.2,
+    0.5,
+    1.0,
+    2.0,
+    5.0,
+    10.0,
+    20.0,
+    60.0,
+    120.0,
+    300.0,
+    600.0,
+    1_200.0,
+    3_600.0,
+    7_200.0,
+    18_000.0,
+    36_000.0,
+    86_400.0,
+    432_000.0,
+    864_000.0,
+    8_640_000.0,
+];
+/// Ticks of a scale that spans much.
+const SPARSE: [f64; 13] =
+    [0.000_01, 0.000_1, 0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 600.0, 3_600.0, 36_000.0, 864_000.0, 8_640_000.0];
+
+/// Seconds on a logarithmic scale with round ticks.
 struct Scale {
     least: f64,
     most: f64,
@@ -60,9 +96,7 @@ impl Scale {
             .map(|time| time.as_secs_f64())
             .fold((f64::INFINITY, 0.0_f64), |(least, most), time| (least.min(time), most.max(time)));
         let (least, most) = if most > 0.0 { (least.max(1e-6), most) } else { (0.1, 1.0) };
-        let decades = (most / least).log10();
-        let steps: &[f64] = if decades > 3.0 { &[1.0] } else { &[1.0, 2.0, 5.0] };
-        let all: Vec<f64> = (-6..8).flat_map(|power| steps.iter().map(move |step| step * 10_f64.powi(power))).collect();
+        let all = if most / least > 500.0 { &SPARSE[..] } else { &DENSE[..] };
         let from = all.iter().rposition(|&tick| tick <= least).unwrap_or(0);
         let to = all.iter().position(|&tick| tick >= most && tick > all[from]).unwrap_or(all.len() - 1);
         let ticks = all[from..=to].to_vec();
@@ -109,7 +143,7 @@ fn panel(canvas: &mut Canvas, report: &Report, run: &Run, scale: &Scale, area: A
     let across = |seconds: f64| x + width * (seconds / report.duration).clamp(0.0, 1.0);
     let down = |seconds: f64| y + height * (1.0 - scale.place(seconds));
     canvas.text((x, y - 8.0), Anchor::Start, "head", &run.name);
-    let facts = format!("{:.1} requests/s, Jain {:.2}", run.requests_per_second, run.fairness);
+    let facts = format!("{} requests/s, Jain {:.2}", significant(run.requests_per_second), run.fairness);
     let facts = if run.loads > 0 { format!("{facts}, {} loads", run.loads) } else { facts };
     canvas.text((x + width, y - 8.0), Anchor::End, "soft", &facts);
     let (from, to) = report.window;
@@ -185,10 +219,12 @@ fn summary(canvas: &mut Canvas, report: &Report, scale: &Scale, top: f64) -> f64
 
 fn tick_label(seconds: f64) -> String {
     match seconds {
-        s if s < 0.000_999 => format!("{:.0} µs", s * 1e6),
-        s if s < 0.999 => format!("{:.0} ms", s * 1e3),
-        s if s < 999.0 => format!("{s:.0} s"),
-        s => format!("{:.0}k s", s / 1e3),
+        s if s < 0.001 => format!("{:.0} µs", s * 1e6),
+        s if s < 1.0 => format!("{:.0} ms", s * 1e3),
+        s if s < 60.0 => format!("{s:.0} s"),
+        s if s < 3_600.0 => format!("{:.0} min", s / 60.0),
+        s if s < 86_400.0 => format!("{:.0} h", s / 3_600.0),
+        s => format!("{:.0} d", s / 86_400.0),
     }
 }
 

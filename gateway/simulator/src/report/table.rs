@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Report, readable};
+use super::{Report, readable, significant};
 use crate::{ClassFigures, Run};
 
 const HEAD: [&str; 11] =
@@ -28,8 +28,11 @@ pub(super) fn table(report: &Report) -> String {
         vec![["scheduler", "requests/s", "tokens/s", "Jain", "loads", "preempted", "last end"].map(str::to_owned)];
     totals.extend(report.runs.iter().map(total));
     let _ = write!(out, "{}", aligned(&totals, 1));
+    if !report.skipped.is_empty() {
+        out.push('\n');
+    }
     for (name, reason) in &report.skipped {
-        let _ = writeln!(out, "\n{name} left out: {reason}");
+        let _ = writeln!(out, "{name} left out: {reason}");
     }
     out
 }
@@ -56,7 +59,7 @@ fn row(scheduler: &str, class: &ClassFigures) -> [String; 11] {
 fn total(run: &Run) -> [String; 7] {
     [
         run.name.clone(),
-        format!("{:.2}", run.requests_per_second),
+        significant(run.requests_per_second),
         format!("{:.0}", run.tokens_per_second),
         format!("{:.3}", run.fairness),
         run.loads.to_string(),

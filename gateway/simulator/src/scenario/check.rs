@@ -346,6 +346,7 @@ impl Check<'_> {
             load_failure: self.share(faults.load_failure.as_ref(), "faults.loadFailure"),
             slow_stop: self.share(faults.slow_stop.as_ref(), "faults.slowStop"),
             crash_every,
+            stale_news: self.share(faults.stale_news.as_ref(), "faults.staleNews"),
         }
     }
 }

@@ -188,6 +188,7 @@ pub(super) struct Faults {
     pub(super) load_failure: Option<Spanned<f64>>,
     pub(super) slow_stop: Option<Spanned<f64>>,
     pub(super) crash_every: Option<Spanned<Span>>,
+    pub(super) stale_news: Option<Spanned<f64>>,
 }
 
 /// Reads the YAML; what cannot be read is one problem.
