@@ -86,8 +86,13 @@ impl Check<'_> {
                     self.alias(&mut names, alias, id);
                 }
             }
-            for (name, _) in &model.filters.set_params_by_id {
-                self.alias(&mut names, name, id);
+            let by_id = &model.filters.set_params_by_id;
+            for (at, (name, _)) in by_id.iter().enumerate() {
+                if by_id[..at].iter().any(|(earlier, _)| earlier.value == name.value) {
+                    name.problem(self.sink, "with macros put in, this key is here twice", "merge the two");
+                } else {
+                    self.alias(&mut names, name, id);
+                }
             }
         }
         let mut unqualified: HashMap<&str, Owner> = HashMap::new();
