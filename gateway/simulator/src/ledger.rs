@@ -9,7 +9,7 @@ use std::{
 };
 
 use switchyard_scheduler::{
-    EvictionSettings, Generation, ModelId, ModelSettings, Outcome, PolicySettings, ReplicaId, Request, RequestId,
+    EvictionSettings, Generation, GroupSettings, ModelId, Outcome, PolicySettings, ReplicaId, Request, RequestId,
     Settings, StopReason, Timestamp,
 };
 
@@ -220,10 +220,8 @@ impl Ledger {
             rule(server.generation < generation, || format!("{replica:?} is loaded as {generation:?} again"))?;
         }
         rule(!self.draining, || format!("{replica:?} is loaded after a drain began"))?;
-        if let Some((other, server)) = self.servers.iter().find(|(other, server)| {
-            server.process != Process::None && self.has_to_leave(**other, server, replica, &model)
-        }) {
-            return Err(format!("{replica:?} is loaded while {other:?} is {:?}", server.process));
+        if model.managed {
+            self.check_room(replica)?;
         }
         let server = Server {
             generation,
@@ -328,23 +326,27 @@ impl Ledger {
         Ok(())
     }
 
-    /// Whether a server has to be gone before the newcomer may be loaded.
-    fn has_to_leave(&self, other: ReplicaId, server: &Server, newcomer: ReplicaId, model: &ModelSettings) -> bool {
-        if other.model == newcomer.model || !model.managed || !server.managed {
-            return false;
-        }
-        let groups = match &self.settings.eviction {
-            EvictionSettings::Groups(groups) => groups,
+    /// Whether everything that has to be gone before the newcomer may be loaded is gone.
+    fn check_room(&self, newcomer: ReplicaId) -> Check {
+        let in_memory: Vec<_> = self
+            .servers
+            .iter()
+            .filter(|(_, server)| server.managed && server.process != Process::None)
+            .map(|(replica, _)| replica.model)
+            .filter(|&model| model != newcomer.model)
+            .collect();
+        let fits = match &self.settings.eviction {
+            EvictionSettings::Groups(groups) => {
+                !in_memory.iter().any(|&other| has_to_leave(groups, other, newcomer.model))
+            }
             EvictionSettings::Matrix(matrix) => {
-                let mut sets = matrix.sets.iter();
-                return !sets.any(|set| set.contains(&other.model) && set.contains(&newcomer.model));
+                let together = |set: &Vec<ModelId>| {
+                    set.contains(&newcomer.model) && in_memory.iter().all(|model| set.contains(model))
+                };
+                in_memory.is_empty() || matrix.sets.iter().any(together)
             }
         };
-        let group = |model: ModelId| groups.iter().position(|group| group.members.contains(&model));
-        let (of_newcomer, of_other) = (group(newcomer.model), group(other.model));
-        let (swap, exclusive) = of_newcomer.map_or((true, true), |at| (groups[at].swap, groups[at].exclusive));
-        let persistent = of_other.is_some_and(|at| groups[at].persistent);
-        if of_newcomer == of_other { swap } else { exclusive && !persistent }
+        rule(fits, || format!("{newcomer:?} is loaded beside {in_memory:?}"))
     }
 
     fn entry(&self, id: RequestId) -> Result<&Entry, Broken> {
@@ -363,4 +365,12 @@ impl Ledger {
             .filter(|server| server.generation == generation)
             .ok_or_else(|| format!("there is no {replica:?} of {generation:?}"))
     }
+}
+
+fn has_to_leave(groups: &[GroupSettings], other: ModelId, newcomer: ModelId) -> bool {
+    let group = |model: ModelId| groups.iter().position(|group| group.members.contains(&model));
+    let (of_newcomer, of_other) = (group(newcomer), group(other));
+    let (swap, exclusive) = of_newcomer.map_or((true, true), |at| (groups[at].swap, groups[at].exclusive));
+    let persistent = of_other.is_some_and(|at| groups[at].persistent);
+    if of_newcomer == of_other { swap } else { exclusive && !persistent }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use switchyard_scheduler::{EvictionSettings, ModelId, ModelSettings, PolicySettings, Scheduler, Settings};
+use switchyard_scheduler::{ModelId, ModelSettings, PolicySettings, Scheduler, Settings};
 use thiserror::Error;
 
 use crate::{
@@ -64,7 +64,7 @@ fn settings(scenario: &Scenario, comparison: &Comparison, policy: PolicySettings
     Settings {
         policy,
         admission: comparison.admission.clone(),
-        eviction: EvictionSettings::Groups(scenario.groups.clone()),
+        eviction: scenario.eviction.clone(),
         backoff: comparison.backoff,
         models,
     }

@@ -4,8 +4,8 @@
 use std::{collections::BTreeMap, ops::Range, time::Duration};
 
 use switchyard_scheduler::{
-    AdmissionSettings, BackoffSettings, BandSettings, Bounds, FifoSettings, GroupSettings, ModelId, PolicySettings,
-    Priority, SerialSettings,
+    AdmissionSettings, BackoffSettings, BandSettings, Bounds, EvictionSettings, FifoSettings, GroupSettings,
+    MatrixSettings, ModelId, PolicySettings, Priority, SerialSettings,
 };
 
 use crate::{
@@ -71,6 +71,18 @@ fn groups(random: &mut Stream, models: usize) -> Vec<GroupSettings> {
         }
     }
     groups
+}
+
+fn eviction(random: &mut Stream, models: usize) -> EvictionSettings {
+    if random.chance(0.6) {
+        return EvictionSettings::Groups(groups(random, models));
+    }
+    let some =
+        |random: &mut Stream| -> Vec<_> { (0..models as u32).map(ModelId).filter(|_| random.chance(0.5)).collect() };
+    EvictionSettings::Matrix(MatrixSettings {
+        sets: (0..random.up_to(3)).map(|_| some(random)).collect(),
+        costs: some(random).into_iter().map(|model| (model, 1 + random.up_to(4))).collect(),
+    })
 }
 
 fn class(random: &mut Stream, number: usize, models: usize) -> Class {
@@ -153,7 +165,7 @@ fn scenario(seed: u64) -> Scenario {
         seed,
         duration: Duration::from_secs(20),
         window: (Duration::ZERO, Duration::from_secs(20)),
-        groups: groups(random, models),
+        eviction: eviction(random, models),
         classes: (0..1 + random.up_to(3) as usize).map(|number| class(random, number, models)).collect(),
         models: (0..models).map(|number| model(random, number)).collect(),
         comparisons: vec![Comparison { name: "swarm".into(), policy, admission, backoff }],

@@ -4,7 +4,8 @@ use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use serde_saphyr::{Location, Spanned};
 use switchyard_scheduler::{
-    AdmissionSettings, BackoffSettings, BandSettings, Bounds, FifoSettings, ModelId, PolicySettings, SerialSettings,
+    AdmissionSettings, BackoffSettings, BandSettings, Bounds, EvictionSettings, FifoSettings, ModelId, PolicySettings,
+    SerialSettings,
 };
 
 use super::{
@@ -47,7 +48,7 @@ pub(super) fn check(name: &str, file: File) -> Result<Scenario, Vec<Problem>> {
         duration,
         window,
         models,
-        groups: Vec::new(),
+        eviction: EvictionSettings::default(),
         classes,
         comparisons,
         faults,

@@ -7,7 +7,7 @@ mod value;
 
 use std::{fmt, time::Duration};
 
-use switchyard_scheduler::{AdmissionSettings, BackoffSettings, GroupSettings, ModelId, PolicySettings, Priority};
+use switchyard_scheduler::{AdmissionSettings, BackoffSettings, EvictionSettings, ModelId, PolicySettings, Priority};
 
 pub use value::{Arrivals, Length};
 
@@ -28,8 +28,8 @@ pub struct Scenario {
     pub window: (Duration, Duration),
     /// The models, by [`ModelId`].
     pub models: Vec<Model>,
-    /// Which models run together; a model in no group shares the machine with no other.
-    pub groups: Vec<GroupSettings>,
+    /// Which models run together. In a file they all take turns.
+    pub eviction: EvictionSettings,
     /// The clients.
     pub classes: Vec<Class>,
     /// What is compared.
