@@ -2,6 +2,9 @@
 wrk.method = "POST"
 wrk.path = "/v1/chat/completions"
 wrk.headers["Content-Type"] = "application/json"
+if os.getenv("KEY") then
+    wrk.headers["Authorization"] = "Bearer " .. os.getenv("KEY")
+end
 wrk.body = '{"model":"bench","max_tokens":1,"messages":[{"role":"user","content":"Hello"}]}'
 
 done = function(summary, latency)

@@ -4,6 +4,8 @@
 //! [`Case::check`].
 
 mod build;
+pub mod envoy;
+pub mod http;
 
 use std::collections::BTreeMap;
 

@@ -1,23 +1,15 @@
 //! The filter in the real Envoy: the table once more, and what only a real proxy can show.
 
-mod http;
-mod proxy;
-
 use std::{fs, net::SocketAddr, path::Path, sync::mpsc::Receiver, thread, time::Duration};
 
-use proxy::{Envoy, envoy, eventually};
 use serde_json::{Value, json};
-use switchyard_policy_conformance::{Headers, Outcome, Table, build_filter};
-use tempfile::TempDir;
+use switchyard_policy_conformance::{
+    Headers, Outcome, Table,
+    envoy::{Envoy, envoy, eventually, example_folder, filter_folder},
+    http,
+};
 
-const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/envoy");
-
-/// A folder with the filter in it.
-fn folder() -> TempDir {
-    let folder = TempDir::new().expect("a folder");
-    fs::copy(build_filter(env!("CARGO_TARGET_TMPDIR")), folder.path().join("switchyard_filter.wasm")).expect("a copy");
-    folder
-}
+const TMPDIR: &str = env!("CARGO_TARGET_TMPDIR");
 
 /// What Envoy writes into every request, beside what HTTP needs; and `Connection`, which it takes out itself.
 fn is_envoys(name: &str) -> bool {
@@ -108,7 +100,7 @@ fn every_case_is_decided_as_the_table_says() {
     let Some(binary) = envoy() else { return };
     let table = Table::load();
     let (upstream, arrived) = http::upstream();
-    let folder = folder();
+    let folder = filter_folder(TMPDIR);
     let listeners = table.settings.iter().map(|(name, settings)| listener(name, settings)).collect();
     fs::write(folder.path().join("envoy.json"), static_config(listeners, upstream)).expect("written");
     let envoy = Envoy::start(&binary, folder, "envoy.json");
@@ -132,21 +124,6 @@ fn every_case_is_decided_as_the_table_says() {
 
 // ---- the example
 
-/// A folder with `examples/envoy` in it, on free ports and in front of `upstream`.
-fn example(upstream: SocketAddr) -> TempDir {
-    let folder = folder();
-    let config = fs::read_to_string(format!("{EXAMPLE}/envoy.yaml")).expect("the example");
-    let mut config = config.replacen("port_value: 8080", &format!("port_value: {}", upstream.port()), 1);
-    for fixed in ["port_value: 9901", "port_value: 10000"] {
-        assert!(config.contains(fixed), "the example has no {fixed}");
-        config = config.replace(fixed, "port_value: 0");
-    }
-    fs::write(folder.path().join("envoy.yaml"), config).expect("written");
-    fs::create_dir(folder.path().join("keys")).expect("a folder");
-    fs::copy(format!("{EXAMPLE}/keys/filter.yaml"), folder.path().join("keys/filter.yaml")).expect("a copy");
-    folder
-}
-
 /// Changes the keys as the example says: a copy beside the file, moved over it.
 fn change_keys(folder: &Path, change: impl Fn(&str) -> String) {
     let file = folder.join("keys/filter.yaml");
@@ -163,7 +140,7 @@ const CHAT: &[u8] = b"/v1/chat/completions";
 fn keys_change_without_a_restart_and_bad_ones_are_refused() {
     let Some(binary) = envoy() else { return };
     let (upstream, _arrived) = http::upstream();
-    let envoy = Envoy::start(&binary, example(upstream), "envoy.yaml");
+    let envoy = Envoy::start(&binary, example_folder(TMPDIR, upstream), "envoy.yaml");
     let to = envoy.listener("inference");
     let status = |of: &str| http::send(to, "POST", CHAT, &key(of)).expect("an answer").status;
     let stat = |name: &str| envoy.stat(&format!("extension_config_discovery.http_filter.switchyard.{name}"));
@@ -199,7 +176,7 @@ fn keys_change_without_a_restart_and_bad_ones_are_refused() {
 fn decisions_are_counted_with_labels() {
     let Some(binary) = envoy() else { return };
     let (upstream, _arrived) = http::upstream();
-    let envoy = Envoy::start(&binary, example(upstream), "envoy.yaml");
+    let envoy = Envoy::start(&binary, example_folder(TMPDIR, upstream), "envoy.yaml");
     let to = envoy.listener("inference");
     for of in ["demo-pro", "demo-pro", "demo-free", "demo-nobody"] {
         http::send(to, "POST", CHAT, &key(of)).expect("an answer");
@@ -222,14 +199,14 @@ fn nothing_passes_where_the_settings_are_bad_from_the_start() {
     let Some(binary) = envoy() else { return };
     let (upstream, arrived) = http::upstream();
     // Written into the configuration, they end Envoy.
-    let folder = folder();
+    let folder = filter_folder(TMPDIR);
     let config = static_config(vec![listener("bad", &json!({ "teirs": {} }))], upstream);
     fs::write(folder.path().join("envoy.json"), config).expect("written");
     let mut envoy = Envoy::spawn(&binary, folder, "envoy.json");
     assert!(!envoy.wait().success());
     assert!(envoy.log().contains("settings refused: teirs: unknown field `teirs`"), "{}", envoy.log());
     // Discovered, they leave a listener that refuses all, and mends itself when they are mended.
-    let folder = example(upstream);
+    let folder = example_folder(TMPDIR, upstream);
     change_keys(folder.path(), |keys| keys.replace(r#""tiers""#, r#""teirs""#));
     let envoy = Envoy::start(&binary, folder, "envoy.yaml");
     let to = envoy.listener("inference");
@@ -244,7 +221,7 @@ fn nothing_passes_where_the_settings_are_bad_from_the_start() {
 fn an_answer_may_be_silent_for_longer_than_envoys_defaults_allow() {
     let Some(binary) = envoy() else { return };
     let (upstream, _arrived) = http::upstream();
-    let envoy = Envoy::start(&binary, example(upstream), "envoy.yaml");
+    let envoy = Envoy::start(&binary, example_folder(TMPDIR, upstream), "envoy.yaml");
     let to = envoy.listener("inference");
     let mut headers = key("demo-pro");
     headers.push(("x-gaps".into(), b"60,60".to_vec()));

@@ -8,16 +8,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use switchyard_policy_conformance::Headers;
+use crate::Headers;
 
 /// A message as it came over the wire.
 #[derive(Debug)]
-pub(crate) struct Message {
-    /// Of an answer.
-    pub(crate) status: u16,
+pub struct Message {
+    /// The status of an answer; 0 for a request.
+    pub status: u16,
     /// Names in lower case.
-    pub(crate) headers: Headers,
-    pub(crate) body: Vec<u8>,
+    pub headers: Headers,
+    /// The body, where its length was known.
+    pub body: Vec<u8>,
 }
 
 impl Message {
@@ -49,7 +50,9 @@ impl Message {
         Ok(message)
     }
 
-    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+    /// The first value of a header, where it is text.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
         let (_, value) = self.headers.iter().find(|(known, _)| known == name)?;
         std::str::from_utf8(value).ok()
     }
@@ -70,8 +73,11 @@ fn head(method: &str, path: &[u8], headers: &Headers) -> Vec<u8> {
     head
 }
 
-/// Sends a request without a body and reads the answer.
-pub(crate) fn send(to: SocketAddr, method: &str, path: &[u8], headers: &Headers) -> io::Result<Message> {
+/// Sends a request without a body and reads the answer, which says how long it is.
+///
+/// # Errors
+/// When nobody answers, or not to the end.
+pub fn send(to: SocketAddr, method: &str, path: &[u8], headers: &Headers) -> io::Result<Message> {
     let mut stream = connect(to)?;
     // An early answer, as to a header that is too long, may end the connection while this still writes.
     let _ = stream.get_mut().write_all(&head(method, path, headers));
@@ -79,7 +85,8 @@ pub(crate) fn send(to: SocketAddr, method: &str, path: &[u8], headers: &Headers)
 }
 
 /// Gets a page; `None` when nobody answers.
-pub(crate) fn get(from: SocketAddr, path: &str) -> Option<Message> {
+#[must_use]
+pub fn get(from: SocketAddr, path: &str) -> Option<Message> {
     let mut stream = connect(from).ok()?;
     stream.get_mut().write_all(&head("GET", path.as_bytes(), &vec![("connection".into(), b"close".into())])).ok()?;
     let mut answer = Message::read(&mut stream, false).ok()?;
@@ -95,7 +102,10 @@ pub(crate) fn get(from: SocketAddr, path: &str) -> Option<Message> {
 }
 
 /// Sends a request and notes when each chunk of its answer came.
-pub(crate) fn stream(to: SocketAddr, path: &[u8], headers: &Headers) -> io::Result<Vec<(Duration, Vec<u8>)>> {
+///
+/// # Errors
+/// When nobody answers, not in chunks, or not to the end.
+pub fn stream(to: SocketAddr, path: &[u8], headers: &Headers) -> io::Result<Vec<(Duration, Vec<u8>)>> {
     let start = Instant::now();
     let mut stream = connect(to)?;
     stream.get_mut().write_all(&head("POST", path, headers))?;
@@ -119,7 +129,11 @@ fn read_chunk(from: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
 
 /// A server that tells the headers of each request it gets, and answers 200. Requests with `x-gaps: 40,40` are
 /// answered with events that many seconds apart.
-pub(crate) fn upstream() -> (SocketAddr, Receiver<Headers>) {
+///
+/// # Panics
+/// When it cannot listen.
+#[must_use]
+pub fn upstream() -> (SocketAddr, Receiver<Headers>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
     let (tell, told) = channel();
