@@ -2,6 +2,7 @@
 
 mod config;
 mod demo_backend;
+mod envoy;
 mod failures;
 mod lifecycle;
 mod priorities;

@@ -127,7 +127,7 @@ fn read_chunk(from: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
     Ok((size > 0).then_some(chunk))
 }
 
-/// A server that tells the headers of each request it gets, and answers 200. Requests with `x-gaps: 40,40` are
+/// A server that tells the headers of each request it gets, and answers 200. Requests with `x-gaps: 17,5` are
 /// answered with events that many seconds apart.
 ///
 /// # Panics
