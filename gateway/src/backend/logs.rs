@@ -15,6 +15,8 @@ use tokio_stream::wrappers::{BroadcastStream, errors::BroadcastStreamRecvError};
 const MAX_LINE: u64 = 8 << 10;
 /// Lines that a slow reader of the live stream may fall behind before it misses some.
 const MAX_LAG: usize = 256;
+/// Begins a line of the gateway's own.
+const NOTE: &str = "[switchyard] ";
 /// How much of the log a failure's message quotes.
 const EXCERPT_LINES: usize = 20;
 const EXCERPT_BYTES: usize = 2 << 10;
@@ -126,7 +128,7 @@ impl LogWriter {
 
     /// A line of the gateway's own between those of the model server.
     pub(super) fn note(&self, text: &str) {
-        self.line(format!("[switchyard] {text}").as_bytes());
+        self.line(format!("{NOTE}{text}").as_bytes());
     }
 
     /// The last lines of this run without colours, for a failure's message.
@@ -134,7 +136,8 @@ impl LogWriter {
         let bytes = self.ring.since(self.start);
         let text = String::from_utf8_lossy(&bytes);
         let text = anstream::adapter::strip_str(&text).to_string();
-        let lines: Vec<&str> = text.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
+        let lines = text.lines().map(str::trim_end).filter(|line| !line.is_empty() && !line.starts_with(NOTE));
+        let lines: Vec<&str> = lines.collect();
         let text = lines[lines.len().saturating_sub(EXCERPT_LINES)..].join("\n");
         let start = text.ceil_char_boundary(text.len().saturating_sub(EXCERPT_BYTES));
         text[start..].to_owned()
@@ -198,7 +201,7 @@ impl Ring {
         let live = BroadcastStream::new(live).map(|line| match line {
             Ok(line) => line,
             Err(BroadcastStreamRecvError::Lagged(lines)) => {
-                format!("[switchyard] {lines} lines were too fast for this reader\n").into()
+                format!("{NOTE}{lines} lines were too fast for this reader\n").into()
             }
         });
         stream::once(future::ready(history)).filter(|history| future::ready(!history.is_empty())).chain(live)
@@ -264,6 +267,7 @@ mod tests {
         let writer = logs.writer("m");
         assert_eq!(writer.excerpt(), "");
         writer.clone().copy(&b"\x1b[31mred\x1b[0m \xff\n\n"[..]).await;
+        writer.note("a word of the gateway");
         assert_eq!(writer.excerpt(), "red \u{fffd}");
         writer.clone().copy("a line of some words\n".repeat(50).as_bytes()).await;
         assert_eq!(writer.excerpt().lines().count(), EXCERPT_LINES);

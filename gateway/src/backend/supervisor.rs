@@ -57,6 +57,13 @@ enum End {
     Failed(Failure),
 }
 
+/// Why a process that still may run has to end.
+enum Why {
+    Ordered(Order),
+    /// What is wrong with it, after "the model".
+    Problem(String),
+}
+
 pub(super) struct Supervisor {
     pub(super) inbox: Inbox,
     pub(super) logs: Logs,
@@ -130,11 +137,10 @@ impl Supervisor {
     }
 
     async fn live_as_child(&mut self, life: &mut Life<'_>, launch: &Launch) -> End {
-        let model = life.model;
         tokio::select! {
             biased;
             order = self.inbox.next(Some(life.generation)) => return End::Ordered(order),
-            free = health::port_is_free(&model.upstream) => if let Err(problem) = free {
+            free = health::port_is_free(&life.model.upstream) => if let Err(problem) = free {
                 return life.failed(&format!("was not started: {problem}"));
             },
         }
@@ -147,52 +153,51 @@ impl Supervisor {
                 return life.failed(&format!("cannot be started: `{program}`: {error}; check its `cmd`"));
             }
         };
-        let pid = process.id();
-        self.enter(BackendState::Starting, Some(pid));
-
-        let health = Health::of(model);
-        let interrupted = tokio::select! {
-            biased;
-            order = self.inbox.next(Some(life.generation)) => Some(Ok(order)),
-            status = process.exited() => Some(Err(exit_problem(status, "before it was ready"))),
-            ready = health.until_ready(model.health_check_timeout) => match ready {
-                // The answer may be another server's, if its own has just died of a port that is taken.
-                Ok(()) if process.has_exited() => {
-                    Some(Err(exit_problem(process.exited().await, "before it was ready")))
-                }
-                Ok(()) => None,
-                Err(last) => Some(Err(not_ready(&health, model, &last))),
-            },
-        };
-        let ended = match interrupted {
-            Some(ended) => ended,
+        let pid = Some(process.id());
+        self.enter(BackendState::Starting, pid);
+        let why = match self.until_ready(life, &mut process).await {
+            Some(why) => why,
             None => {
-                self.ready(life, Some(pid));
+                self.ready(life, pid);
                 tokio::select! {
                     biased;
-                    order = self.inbox.next(Some(life.generation)) => Ok(order),
-                    status = process.exited() => Err(exit_problem(status, "while it served")),
+                    order = self.inbox.next(Some(life.generation)) => Why::Ordered(order),
+                    status = process.exited() => Why::Problem(exit_problem(status, "while it served")),
                 }
             }
         };
-        match ended {
-            Ok(Order::Quit) => {
-                self.enter(BackendState::Stopping, Some(pid));
-                process.kill().await;
-                life.log.note("ended");
-                End::Ordered(Order::Quit)
-            }
-            Ok(order) => {
-                self.enter(BackendState::Stopping, Some(pid));
-                process.stop(launch, model.unload_timeout, &mut self.inbox.shutdown).await;
-                life.log.note("ended");
-                End::Ordered(order)
-            }
-            Err(problem) => {
+        let order = match why {
+            Why::Ordered(order) => order,
+            Why::Problem(problem) => {
                 // Workers outlive a leader that crashed.
                 process.kill().await;
-                life.failed(&problem)
+                return life.failed(&problem);
             }
+        };
+        self.enter(BackendState::Stopping, pid);
+        match order {
+            Order::Quit => process.kill().await,
+            _ => process.stop(launch, life.model.unload_timeout, &mut self.inbox.shutdown).await,
+        }
+        life.log.note("ended");
+        End::Ordered(order)
+    }
+
+    /// `None` when it is ready, else why it has to end.
+    async fn until_ready(&mut self, life: &Life<'_>, process: &mut Process) -> Option<Why> {
+        const WHEN: &str = "before it was ready";
+        let health = Health::of(life.model);
+        let ready = tokio::select! {
+            biased;
+            order = self.inbox.next(Some(life.generation)) => return Some(Why::Ordered(order)),
+            status = process.exited() => return Some(Why::Problem(exit_problem(status, WHEN))),
+            ready = health.until_ready(life.model.health_check_timeout) => ready,
+        };
+        match ready {
+            // The answer may be another server's, if its own has just died of a port that is taken.
+            Ok(()) if process.has_exited() => Some(Why::Problem(exit_problem(process.exited().await, WHEN))),
+            Ok(()) => None,
+            Err(last) => Some(Why::Problem(not_ready(&health, life.model, &last))),
         }
     }
 
