@@ -77,7 +77,6 @@ impl Scheduler {
         if was_loading && let Some(slot) = mine.and_then(|swap| swap.request) {
             self.reject(slot, Outcome::LoadFailed);
         }
-        self.advance_swaps();
     }
 
     fn stopped(&mut self, ix: ModelIx, index: usize) {

@@ -172,3 +172,21 @@ fn lowered_bounds_let_those_who_wait_stay() {
     yard.arrive(9, 'a', 0, "reject 7 evicted");
     assert_eq!(yard.waiting(), 6);
 }
+
+#[test]
+fn a_new_ttl_is_for_those_who_wait_too() {
+    let mut yard = busy(serial("a"));
+    yard.arrive(2, 'a', 0, "");
+    yard.request(Request { ttl: Some(secs(5)), ..Yard::plain(3, 'a', 0) }, "");
+    let shorter = serial("a").bands(|bands| bands[Band::Normal.index()].ttl = Some(secs(20)));
+    yard.event(Event::Reconfigure(Box::new(shorter)), "");
+    yard.deadline(5, "reject 3 rejected_ttl");
+    yard.deadline(20, "reject 2 rejected_ttl");
+    // One that has waited for longer already goes at once.
+    yard.arrive(4, 'a', 0, "");
+    yard.event(Event::Reconfigure(Box::new(serial("a"))), "");
+    assert_eq!(yard.scheduler.deadline(), None);
+    yard.wait(30);
+    let shorter = serial("a").bands(|bands| bands[Band::Normal.index()].ttl = Some(secs(20)));
+    yard.event(Event::Reconfigure(Box::new(shorter)), "reject 4 rejected_ttl");
+}

@@ -66,6 +66,15 @@ fn a_ttl_runs_again_when_who_waited_leaves() {
 }
 
 #[test]
+fn a_new_ttl_counts_at_once() {
+    let with_ttl = |ttl| serial("a").model('a', |a| a.ttl = Some(secs(ttl)));
+    let mut yard = Yard::new(with_ttl(100));
+    yard.warm('a');
+    yard.event(reconfigure(with_ttl(10)), "");
+    yard.deadline(10, "stop a idle");
+}
+
+#[test]
 fn an_unload_stops_even_what_runs_and_those_who_wait_load_it_again() {
     let mut yard = Yard::new(serial("ab").together());
     yard.warm('a');
@@ -278,4 +287,15 @@ fn a_drain_calls_off_what_waits_for_its_evictions() {
     yard.arrive(1, 'b', 0, "stop a evicted");
     yard.event(Event::Drain, "reject 1 shutdown");
     yard.stopped('a', "drained");
+}
+
+#[test]
+fn a_preload_of_a_model_that_goes_is_forgotten() {
+    let mut yard = Yard::new(serial("ab"));
+    yard.warm('a');
+    yard.event(preload("b"), "stop a evicted");
+    yard.event(reconfigure(serial("a")), "");
+    yard.stopped('a', "");
+    yard.event(reconfigure(serial("ab")), "");
+    yard.arrive(1, 'b', 0, "load b for 1");
 }

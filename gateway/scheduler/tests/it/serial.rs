@@ -1,8 +1,8 @@
 //! `serial`: one job at a time.
 
-use switchyard_scheduler::RequestId;
+use switchyard_scheduler::{Event, RequestId};
 
-use crate::yard::{Tune, Yard, secs, serial};
+use crate::yard::{Tune, Yard, model, secs, serial};
 
 #[test]
 fn one_job_at_a_time() {
@@ -134,4 +134,15 @@ fn a_request_that_had_to_be_loaded_for_still_tells_whom_it_passed() {
     yard.stopped('a', "load b for 2 after a");
     yard.loaded('b', "run 2 on b");
     assert_eq!(yard.decision(2).passed_by_aging, Some(RequestId(3)));
+}
+
+#[test]
+fn the_top_request_keeps_its_turn_while_its_model_stops() {
+    let mut yard = Yard::new(serial("ab").together());
+    yard.warm('a');
+    yard.warm('b');
+    yard.event(Event::Unload { models: vec![model('a')] }, "stop a unload");
+    yard.arrive(1, 'a', 20, "");
+    yard.arrive(2, 'b', 0, "");
+    yard.stopped('a', "load a for 1");
 }

@@ -82,6 +82,21 @@ fn a_swap_passes_to_the_next_who_waits_for_the_model() {
 }
 
 #[test]
+fn who_takes_over_a_swap_has_passed_nobody() {
+    let mut yard = Yard::new(serial("ab"));
+    yard.warm('a');
+    yard.arrive(1, 'a', 0, "run 1 on a");
+    yard.arrive(2, 'b', -100, "");
+    yard.wait(7_000).arrive(3, 'a', 0, "");
+    yard.arrive(4, 'b', -100, "");
+    yard.finish(1, "stop a evicted");
+    yard.cancel(2, "");
+    yard.stopped('a', "load b for 4 after a");
+    yard.loaded('b', "run 4 on b");
+    assert_eq!(yard.decision(4).passed_by_aging, None);
+}
+
+#[test]
 fn a_load_that_nobody_waits_for_is_aborted_when_it_is_in_the_way() {
     for settings in [serial("ab"), fifo("ab")] {
         let mut yard = Yard::new(settings);
@@ -135,6 +150,32 @@ fn a_load_is_taken_over_only_with_a_slot_to_spare() {
 }
 
 #[test]
+fn a_load_that_has_to_leave_for_a_better_request_is_not_taken_over() {
+    let mut yard = Yard::new(fifo("apx").group("", "ap").group("exclusive", "x"));
+    yard.warm('a');
+    yard.arrive(1, 'a', 0, "run 1 on a");
+    yard.arrive(2, 'p', 0, "load p for 2");
+    yard.cancel(2, "");
+    yard.arrive(3, 'x', 0, "");
+    yard.arrive(4, 'p', 0, "");
+    yard.finish(1, "stop a evicted, stop p abandoned");
+}
+
+#[test]
+fn both_the_pinned_and_whom_it_keeps_waiting_take_a_slot() {
+    let settings = serial("abf").group("swap", "ab").group("persistent", "f").slots(2).concurrency(1);
+    let mut yard = Yard::new(settings);
+    yard.warm('f');
+    yard.arrive(1, 'a', 0, "load a for 1");
+    yard.arrive(2, 'a', 50, "");
+    yard.loaded('a', "run 2 on a");
+    yard.arrive(3, 'b', 100, "");
+    yard.arrive(4, 'f', 0, "");
+    yard.finish(2, "run 1 on a");
+    yard.finish(1, "stop a evicted, run 4 on f");
+}
+
+#[test]
 fn who_leaves_before_the_load_is_not_loaded_for() {
     let mut yard = Yard::new(serial("ab"));
     yard.warm('a');
@@ -162,6 +203,17 @@ fn a_preload_that_waits_for_its_evictions_yields_to_a_request() {
     yard.event(Event::Preload { models: vec![crate::yard::model('b')] }, "stop a evicted");
     yard.arrive(1, 'c', 0, "");
     yard.stopped('a', "load c for 1");
+}
+
+#[test]
+fn a_preload_does_not_come_between_a_request_and_its_evictions() {
+    let mut yard = Yard::new(fifo("xypw").matrix(&["xy", "py", "wx"]));
+    yard.warm('x');
+    yard.warm('y');
+    yard.event(Event::Preload { models: vec![crate::yard::model('p')] }, "stop x evicted");
+    yard.arrive(1, 'w', 0, "stop y evicted");
+    yard.stopped('x', "");
+    yard.stopped('y', "load w for 1 after y");
 }
 
 #[test]
