@@ -84,6 +84,19 @@ fn the_room_of_a_better_request_is_not_taken() {
 }
 
 #[test]
+fn nobody_is_evicted_for_who_would_have_to_evict_the_next_to_come() {
+    // Room is being made for `c`; `w` will have to send `c` away again, and `y` with it: both at once, later.
+    let mut yard = Yard::new(fifo("cxwy").group("swap", "cx").group("exclusive", "w").group("", "y"));
+    yard.warm('x');
+    yard.warm('y');
+    yard.arrive(1, 'c', 0, "stop x evicted");
+    yard.arrive(2, 'w', 0, "");
+    yard.stopped('x', "load c for 1 after x");
+    yard.loaded('c', "run 1 on c");
+    yard.finish(1, "stop c evicted, stop y evicted");
+}
+
+#[test]
 fn no_steady_stream_starves_a_cold_model() {
     // Overlapping requests for `a`, always one running; `b` gets its turn as soon as those before it are done.
     let mut yard = Yard::new(fifo("ab"));

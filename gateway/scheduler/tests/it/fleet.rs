@@ -130,6 +130,16 @@ fn preloads_never_evict_each_other() {
 }
 
 #[test]
+fn a_preload_waits_for_the_room_that_another_makes() {
+    let mut yard = Yard::new(serial("xpq").matrix(&["xq", "p"]));
+    yard.warm('x');
+    yard.event(preload("p"), "stop x evicted");
+    yard.event(preload("q"), "");
+    yard.stopped('x', "load p after x");
+    yard.loaded('p', "stop p evicted");
+}
+
+#[test]
 fn preloads_wait_until_nobody_waits_and_nothing_in_the_way_runs() {
     let mut yard = Yard::new(serial("ab"));
     yard.arrive(1, 'a', 0, "load a for 1");
@@ -286,6 +296,12 @@ fn a_drain_calls_off_what_waits_for_its_evictions() {
     yard.warm('a');
     yard.arrive(1, 'b', 0, "stop a evicted");
     yard.event(Event::Drain, "reject 1 shutdown");
+    yard.stopped('a', "drained");
+
+    let mut yard = Yard::new(serial("ab"));
+    yard.warm('a');
+    yard.event(preload("b"), "stop a evicted");
+    yard.event(Event::Drain, "");
     yard.stopped('a', "drained");
 }
 

@@ -57,6 +57,17 @@ fn the_pin_holds_under_fifo_too() {
 }
 
 #[test]
+fn the_pin_outlives_the_wish_for_one_more_replica() {
+    let mut yard = Yard::new(fifo("ab").concurrency(1).model('a', |a| a.replicas = 2));
+    yard.arrive(1, 'a', 0, "load a for 1");
+    yard.arrive(2, 'a', 50, "");
+    yard.arrive(3, 'a', 60, "");
+    yard.loaded('a', "run 3 on a");
+    yard.arrive(4, 'b', 100, "");
+    yard.finish(3, "run 1 on a");
+}
+
+#[test]
 fn the_pin_goes_with_its_request() {
     let mut yard = Yard::new(serial("ab"));
     yard.arrive(1, 'a', 0, "load a for 1");
