@@ -204,6 +204,17 @@ fn config() -> ProptestConfig {
     ProptestConfig { failure_persistence: None, ..ProptestConfig::default() }
 }
 
+/// What a new scheduler answers to the same events.
+fn replay(settings: Settings, recording: Vec<(Timestamp, Event)>) -> Vec<Action> {
+    let mut scheduler = Scheduler::new(settings);
+    let mut actions = Vec::new();
+    for (now, event) in recording {
+        scheduler.handle(now, event);
+        actions.extend(std::iter::from_fn(|| scheduler.poll_action()));
+    }
+    actions
+}
+
 /// Models that are all in memory together, and ready.
 fn all_ready(policy: PolicySettings, models: u32, concurrency: u32) -> Shell {
     let ids: Vec<_> = (0..models).map(ModelId).collect();
@@ -287,13 +298,24 @@ proptest! {
         shell.settle();
         shell.shut_down();
 
-        let mut replay = Scheduler::new(settings);
-        let mut actions = Vec::new();
-        for (now, event) in shell.recording {
-            replay.handle(now, event);
-            actions.extend(std::iter::from_fn(|| replay.poll_action()));
+        prop_assert_eq!(replay(settings, shell.recording), shell.actions);
+    }
+
+    /// Settings and events survive being written down, and read back they give the same actions.
+    #[cfg(feature = "serde")]
+    #[test]
+    fn a_recording_can_be_replayed(settings in settings(), steps in prop::collection::vec(step(), 1..40)) {
+        let mut shell = Shell::new(settings.clone());
+        for step in steps {
+            take(&mut shell, step);
         }
-        prop_assert_eq!(actions, shell.actions);
+        let written = serde_json::to_string(&(&settings, &shell.recording)).unwrap();
+        let (read, recording): (Settings, Vec<(Timestamp, Event)>) = serde_json::from_str(&written).unwrap();
+        prop_assert_eq!(&read, &settings);
+        prop_assert_eq!(&recording, &shell.recording);
+        prop_assert_eq!(&replay(read, recording), &shell.actions);
+        let actions = serde_json::to_string(&shell.actions).unwrap();
+        prop_assert_eq!(serde_json::from_str::<Vec<Action>>(&actions).unwrap().len(), shell.actions.len());
     }
 
     /// A drain may come at any moment.
