@@ -288,3 +288,21 @@ fn not_found(no_route: &NoRoute, path: &str) -> ApiError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ten thousand requests may wait, so what each of them holds beside its body is watched.
+    #[tokio::test]
+    async fn a_waiting_request_is_small() {
+        let settings = Settings::new(Vec::new());
+        let activity = ActivityLog::open(&settings.store).expect("a log in memory");
+        let metrics = Arc::new(Metrics::new());
+        let gateway = Gateway::new(Dispatcher::new(Arc::new(settings), Arc::clone(&metrics)), metrics, activity);
+        let mut session = ServerSession::new_http1(Box::new(tokio::io::duplex(1).0));
+        let mut context = Context::default();
+        let waits = size_of_val(&gateway.handle(&mut session, &mut context));
+        assert!(waits + size_of::<Context>() <= 2_500, "{waits} + {} bytes", size_of::<Context>());
+    }
+}
