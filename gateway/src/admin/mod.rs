@@ -14,6 +14,7 @@ use crate::{
         error::{ApiError, Dialect},
         headers,
         reply::Reply,
+        routes,
     },
     telemetry,
 };
@@ -49,9 +50,6 @@ pub(crate) enum Endpoint {
     Version,
 }
 
-const ROOT: &str = "switchyard: the endpoints are in the README; models at /v1/models, the activity log at \
-                    /api/activity, metrics at /metrics, logs at /logs\n";
-
 /// Answers. `rest` is what follows the endpoint's path, percent-encoded.
 pub(crate) async fn answer(
     gateway: &Gateway,
@@ -62,7 +60,7 @@ pub(crate) async fn answer(
     let rest = percent_encoding::percent_decode_str(rest).decode_utf8_lossy();
     let dispatcher = &gateway.dispatcher;
     let reply = match endpoint {
-        Endpoint::Root => Ok(Reply::text(ROOT)),
+        Endpoint::Root => Ok(Reply::text(routes::listing())),
         Endpoint::Health => Ok(Reply::text("OK")),
         Endpoint::Metrics => {
             let text = gateway.metrics.render(&dispatcher.scrape_state());

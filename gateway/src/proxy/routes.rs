@@ -145,6 +145,20 @@ static OWN: &[Own] = &[
     get("/api/version", Endpoint::Version),
 ];
 
+/// The table, for people.
+pub(crate) fn listing() -> String {
+    let mut text = String::from("switchyard\n\n");
+    for inference in INFERENCE {
+        text.push_str(&format!("{:14}{}\n", inference.model_in.method().as_str(), inference.path));
+    }
+    text.push_str("any           /upstream/MODEL/...\n");
+    for known in OWN {
+        let rest = if known.path.ends_with('/') { "..." } else { "" };
+        text.push_str(&format!("{:14}{}{rest}\n", known.allow.replace(", ", " "), known.path));
+    }
+    text
+}
+
 /// Finds what `method path` leads to. `path` is without its query, percent-encoded as it came.
 pub(crate) fn find<'a>(method: &Method, path: &'a str) -> Result<Route<'a>, NoRoute> {
     let mut allow = None;
@@ -211,6 +225,15 @@ mod tests {
             let found = find(&method.expect("a method"), &path).expect("a route");
             assert!(matches!(found, Route::Admin(endpoint, _) if endpoint == known.endpoint), "{path}: {found:?}");
         }
+    }
+
+    #[test]
+    fn the_listing_has_them_all() {
+        let listing = listing();
+        for line in ["POST          /v1/chat/completions", "GET HEAD      /logs/stream/...", "GET HEAD POST /unload"] {
+            assert!(listing.lines().any(|listed| listed == line), "{line} is not in\n{listing}");
+        }
+        assert_eq!(listing.lines().count(), 2 + INFERENCE.len() + 1 + OWN.len());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use super::raw::{Raw, post};
+use super::raw::{Raw, Upstream, post};
 use crate::support::{Gateway, demo_model};
 
 fn one_model(options: &str) -> Gateway {
@@ -24,6 +24,33 @@ async fn pipelined_requests_are_answered_in_their_order() {
         let answer = client.message().await.expect("an answer");
         assert_eq!((answer.status(), answer.header("x-request-id")), (200, Some(n.to_string().as_str())));
         assert_eq!(client.message().await.expect("an answer").body, b"OK");
+    }
+}
+
+/// Every piece is with the client before the next one is made.
+#[tokio::test]
+async fn nothing_is_held_back() {
+    let upstream = Upstream::bind().await;
+    let gateway = Gateway::start(&upstream.model());
+    let h2c = reqwest::Client::builder().http2_prior_knowledge().build().expect("a client");
+    for client in [gateway.client.clone(), h2c] {
+        for (framing, first, second) in [
+            ("Transfer-Encoding: chunked", "4\r\none \r\n", "3\r\ntwo\r\n0\r\n\r\n"),
+            ("Content-Length: 7", "one ", "two"),
+            ("Connection: close", "one ", "two"),
+        ] {
+            let request = client.post(gateway.url("/v1/completions")).json(&json!({"model": "m"}));
+            let answer = tokio::spawn(request.send());
+            let mut server = upstream.accept().await;
+            server.message().await.expect("a request");
+            server.send(format!("HTTP/1.1 200 OK\r\n{framing}\r\n\r\n")).await;
+            let mut answer = answer.await.expect("no panic").expect("the header alone");
+            server.send(first).await;
+            assert_eq!(answer.chunk().await.expect("a chunk").expect("a chunk"), "one ", "{framing}");
+            server.send(second).await;
+            drop(server);
+            assert_eq!(answer.text().await.expect("the rest"), "two", "{framing}");
+        }
     }
 }
 
