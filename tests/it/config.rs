@@ -65,15 +65,17 @@ fn shipped_files_load() {
     }
 }
 
-/// The dotted paths of a schema's keys, with `*` for names that are free.
+/// The dotted paths of a schema's keys, with `*` for names that are free and `[]` for items of lists.
 fn keys_of_schema(schema: &Value, path: &str, keys: &mut BTreeSet<String>) {
     for (key, schema) in schema["properties"].as_object().into_iter().flatten() {
         let path = format!("{path}.{key}");
         keys_of_schema(schema, &path, keys);
         keys.insert(path);
     }
-    if let Some(schema) = schema.get("additionalProperties").filter(|schema| schema.get("properties").is_some()) {
-        keys_of_schema(schema, &format!("{path}.*"), keys);
+    for (inner, name) in [("additionalProperties", "*"), ("items", "[]")] {
+        if let Some(schema) = schema.get(inner).filter(|schema| schema.get("properties").is_some()) {
+            keys_of_schema(schema, &format!("{path}.{name}"), keys);
+        }
     }
 }
 
@@ -94,8 +96,13 @@ fn keys_of_yaml(text: &str, schema: &Value) -> BTreeSet<String> {
     let mut open: Vec<(usize, String)> = Vec::new();
     let mut shown = BTreeSet::new();
     for line in text.lines() {
-        let indent = line.len() - line.trim_start().len();
-        let line = line.trim_start().trim_start_matches("# ");
+        let mut indent = line.len() - line.trim_start().len();
+        let mut line = line.trim_start().trim_start_matches("# ");
+        if let Some(item) = line.strip_prefix("- ").filter(|item| item.contains(": ")) {
+            open.truncate(open.iter().take_while(|(outer, _)| *outer < indent).count());
+            open.push((indent, "[]".to_owned()));
+            (line, indent) = (item, indent + 2);
+        }
         let Some((key, _)) = line.split_once(':').filter(|(key, _)| !key.contains(' ')) else { continue };
         while open.last().is_some_and(|(outer, _)| *outer >= indent) {
             open.pop();
@@ -107,6 +114,9 @@ fn keys_of_yaml(text: &str, schema: &Value) -> BTreeSet<String> {
             if let Some(inner) = at["properties"].get(key) {
                 path = format!("{path}.{key}");
                 at = inner;
+            } else if key == "[]" {
+                path = format!("{path}.[]");
+                at = &at["items"];
             } else {
                 path = format!("{path}.*");
                 at = &at["additionalProperties"];

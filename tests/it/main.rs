@@ -4,6 +4,7 @@ mod config;
 mod demo_backend;
 mod envoy;
 mod failures;
+mod keys;
 mod lifecycle;
 mod priorities;
 mod processes;

@@ -145,7 +145,8 @@ impl Check {
             let path = Place::Key(index);
             let digest = self.digest(path, &key, allow_plain);
             let grant = self.grant(path, key, tiers);
-            let (Some(digest), Some(grant)) = (digest, grant) else { continue };
+            let (Some(digest), Some(mut grant)) = (digest, grant) else { continue };
+            grant.mark = digest.mark();
             if known.insert(digest, Arc::new(grant)).is_some() {
                 self.problem(path.to_string(), "this key is listed twice", "remove one of the two");
             }
@@ -229,7 +230,7 @@ impl Check {
             running: limits.running.or(known.limits.running),
         };
         let tier = Arc::clone(&known.tier);
-        Some(Grant { tenant, tier, name, default_band, max_band, limits, expires, scopes, models })
+        Some(Grant { tenant, tier, name, default_band, max_band, limits, expires, mark: 0, scopes, models })
     }
 
     fn default_band(&mut self, path: Place, priority: Option<PrioritySetting>, max_band: Band) -> Band {

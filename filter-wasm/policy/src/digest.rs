@@ -31,6 +31,12 @@ impl Digest {
         Some(Self(bytes))
     }
 
+    /// Its first eight bytes.
+    pub(crate) fn mark(&self) -> u64 {
+        let [a, b, c, d, e, f, g, h, ..] = self.0;
+        u64::from_le_bytes([a, b, c, d, e, f, g, h])
+    }
+
     pub(crate) fn to_hex(self) -> String {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         self.0.iter().flat_map(|byte| [byte >> 4, byte & 15]).map(|n| DIGITS[usize::from(n)] as char).collect()
@@ -63,8 +69,7 @@ impl Eq for Digest {}
 
 impl Hash for Digest {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let [a, b, c, d, e, f, g, h, ..] = self.0;
-        state.write_u64(u64::from_le_bytes([a, b, c, d, e, f, g, h]));
+        state.write_u64(self.mark());
     }
 }
 

@@ -88,6 +88,15 @@ fn alike(name: &[u8], known: &str) -> bool {
         && name.iter().zip(known.as_bytes()).all(|(&a, &b)| a.to_ascii_lowercase() == b || (a == b'_' && b == b'-'))
 }
 
+/// Where in a header of this name a key would be, if in any.
+pub(crate) fn key_place(name: &[u8]) -> Option<Place> {
+    match name {
+        _ if alike(name, "authorization") => Some(Place::Authorization),
+        _ if alike(name, "x-api-key") || alike(name, "api-key") => Some(Place::Bare),
+        _ => None,
+    }
+}
+
 /// What one pass over the headers found.
 #[derive(Debug, Default)]
 pub(crate) struct Arrived<'a> {
@@ -107,12 +116,7 @@ impl<'a> Arrived<'a> {
         let mut arrived = Self::default();
         let mut connection: Vec<&'a [u8]> = Vec::new();
         for &(name, value) in request.headers {
-            let place = match name {
-                _ if alike(name, "authorization") => Some(Place::Authorization),
-                _ if alike(name, "x-api-key") || alike(name, "api-key") => Some(Place::Bare),
-                _ => None,
-            };
-            if let Some(place) = place {
+            if let Some(place) = key_place(name) {
                 // A name with underscores is not what clients send, but it may hold a key all the same.
                 if !name.contains(&b'_') {
                     arrived.presented.add(place, value);

@@ -34,12 +34,14 @@ mod denial;
 mod digest;
 mod headers;
 mod json;
+mod key_ring;
 mod policy;
 mod route;
 mod settings;
 
 pub use band::Band;
 pub use denial::{Denial, Reason};
+pub use key_ring::KeyRing;
 pub use policy::{Allowed, Decision, Grant, Identity, Policy, RequestView, Tier};
 pub use settings::{
     AnonymousSettings, HeaderSettings, KeySettings, LimitSettings, ObjectiveSettings, PolicySettings, PrioritySetting,

@@ -1,6 +1,6 @@
 //! The policy, and its one question: may this request pass, and as whom?
 
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, fmt, hash::BuildHasher, sync::Arc};
 
 use crate::{
     Band, Denial, LimitSettings, Reason, Scope,
@@ -73,7 +73,6 @@ pub struct Tier {
 }
 
 /// What a key stands for, or the lack of one.
-#[derive(Debug)]
 pub struct Grant {
     /// The tenant: a header's value in printable ASCII.
     pub tenant: Box<str>,
@@ -89,10 +88,23 @@ pub struct Grant {
     pub limits: LimitSettings,
     /// Unix seconds from which it is refused; `i64::MAX` for never.
     pub(crate) expires: i64,
+    /// The beginning of the key's digest; 0 without a key.
+    pub(crate) mark: u64,
     /// One bit a [`Scope`].
     pub(crate) scopes: u8,
     /// The models it may use, sorted; `None` for all.
     pub(crate) models: Option<Models>,
+}
+
+/// Without the mark: see [`Digest`].
+impl fmt::Debug for Grant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Grant")
+            .field("tenant", &self.tenant)
+            .field("tier", &self.tier.name)
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug)]
@@ -103,6 +115,13 @@ pub(crate) struct Models {
 }
 
 impl Grant {
+    /// A number for the key, for counting its requests: other keys have others, and it is the same after the settings
+    /// were read again. A hasher with a secret of its own keeps it from telling anything of the key.
+    #[must_use]
+    pub fn number(&self, hasher: &impl BuildHasher) -> u64 {
+        hasher.hash_one(self.mark)
+    }
+
     /// Whether its scope includes `scope`.
     #[must_use]
     pub fn has(&self, scope: Scope) -> bool {
@@ -133,9 +152,7 @@ impl Policy {
         let arrived = Arrived::read(request, &self.names);
         let need = Need::of(request.method, request.path);
         if need == Need::Nothing {
-            let mut allowed = Allowed { remove: arrived.remove, set: Vec::new(), identity: None };
-            allowed.set.extend(arrived.connection.map(|value| ("connection", Cow::Owned(value))));
-            return Decision::Allow(allowed);
+            return Decision::Allow(strip(arrived));
         }
         let deny = |reason, tier| Decision::Deny(Denial::new(reason, request.path, tier));
         let grant = match self.grant(&arrived.presented) {
@@ -146,6 +163,12 @@ impl Policy {
             Ok(band) => Decision::Allow(self.stamp(grant, band, arrived)),
             Err(reason) => deny(reason, Some(&grant.tier.name)),
         }
+    }
+
+    /// Lets a request pass without asking who sends it: what it says of that is removed.
+    #[must_use]
+    pub fn strip<'a>(&'a self, request: &RequestView<'a>) -> Allowed<'a> {
+        strip(Arrived::read(request, &self.names))
     }
 
     /// The tiers, in the order of their names.
@@ -189,6 +212,11 @@ impl Policy {
         let identity = Identity { grant: Arc::clone(grant), priority: band.anchor() + grant.tier.offset };
         Allowed { remove: arrived.remove, set, identity: Some(identity) }
     }
+}
+
+fn strip(arrived: Arrived<'_>) -> Allowed<'_> {
+    let connection = arrived.connection.map(|value| ("connection", Cow::Owned(value)));
+    Allowed { remove: arrived.remove, set: connection.into_iter().collect(), identity: None }
 }
 
 /// The band in which a caller's request runs, or why it does not.

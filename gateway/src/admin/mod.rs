@@ -66,7 +66,7 @@ pub(crate) async fn answer(
             let text = gateway.metrics.render(&dispatcher.scrape_state());
             Ok(Reply::new(StatusCode::OK, telemetry::CONTENT_TYPE, text))
         }
-        Endpoint::Models => Ok(allow_origin(models::list(dispatcher), session)),
+        Endpoint::Models => Ok(allow_origin(models::list(dispatcher, &session.req_header().headers), session)),
         Endpoint::Running => Ok(models::running(dispatcher)),
         Endpoint::Unload => {
             dispatcher.unload(None);

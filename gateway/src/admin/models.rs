@@ -2,23 +2,28 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
 use serde_json::{Map, Value, json};
 
 use crate::{
     backend::{BackendSnapshot, BackendState},
     config::{Capabilities, Model, Upstream},
     dispatcher::Dispatcher,
-    proxy::{error::ApiError, reply::Reply},
+    proxy::{caller, error::ApiError, reply::Reply},
 };
 
-/// `GET /v1/models`, as llama-swap answers it.
-pub(super) fn list(dispatcher: &Dispatcher) -> Reply {
+/// `GET /v1/models`, as llama-swap answers it, with the models that the caller may use.
+pub(super) fn list(dispatcher: &Dispatcher, headers: &HeaderMap) -> Reply {
     let settings = dispatcher.settings();
+    let may_use = |model: &Model| {
+        let aliases = model.aliases.iter().map(String::as_str);
+        let names: Vec<_> = std::iter::once(model.id.as_str()).chain(aliases).collect();
+        caller::may_use(&settings.headers, headers, &names)
+    };
     let backends = dispatcher.fleet().snapshots();
     let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
     let mut data = Vec::new();
-    for model in settings.models.iter().filter(|model| !model.unlisted) {
+    for model in settings.models.iter().filter(|model| !model.unlisted && may_use(model)) {
         let loaded = backends.iter().any(|backend| backend.model == model.id && is_running(backend));
         let entry = |id: &str, about: Value| {
             let mut entry = json!({

@@ -3,8 +3,10 @@
 use std::{net::SocketAddr, time::Duration};
 
 use serde_json::{Map, Value as Json};
+use switchyard_policy::HeaderSettings;
 
 use super::{
+    callers::CallersFile,
     kinds::{Bytes, Flag, Free, OneOf, POSITIVE_TIME, Scalar, TIME, Text, TimeOrDefault, int, parsed},
     parse,
     reader::{At, Named, Section},
@@ -35,8 +37,8 @@ pub(super) struct File {
     pub(super) store_path: Option<At<String>>,
     pub(super) store_rows: Option<At<u64>>,
     pub(super) limits: LimitsFile,
-    pub(super) header_priority: At<http::HeaderName>,
-    pub(super) forward_priority: bool,
+    pub(super) headers: HeadersFile,
+    pub(super) callers: CallersFile,
     pub(super) preload: Vec<At<String>>,
     pub(super) models: Vec<(At<String>, ModelFile)>,
     pub(super) peers: Vec<(At<String>, PeerFile)>,
@@ -48,6 +50,16 @@ pub(super) struct File {
     pub(super) ignore_paths: Vec<At<String>>,
     pub(super) session_id: Option<At<()>>,
     pub(super) performance: Option<At<()>>,
+}
+
+pub(super) struct HeadersFile {
+    /// `priority` is there.
+    pub(super) priority: Option<At<()>>,
+    /// The other names that are there.
+    pub(super) given: Vec<At<()>>,
+    pub(super) names: HeaderSettings,
+    pub(super) forward_priority: bool,
+    pub(super) forward_identity: bool,
 }
 
 pub(super) struct LimitsFile {
@@ -146,10 +158,15 @@ pub(super) fn read(s: &mut Section<'_>) -> File {
             parsed("a regular expression", parse::regex),
         )
     });
-    let (header_priority, forward_priority) = s.section("headers", "Request headers that steer.", |s| {
-        let name = parsed("the name of a header", parse::header);
-        let priority = s.or("priority", "Carries a request's priority.", name, "X-LlamaSwap-Priority");
-        (priority, s.or("forwardPriority", "Pass that header on to the model server.", Flag, false).value)
+    let headers = s.section("headers", "Request headers that steer, and those that say who is calling.", |s| {
+        let forward_identity = "With keys or trust: pass tenant, tier, objective and models on to the model server.";
+        HeadersFile {
+            priority: s.place_of("priority"),
+            given: super::callers::given_names(s),
+            names: super::callers::names(s),
+            forward_priority: s.or("forwardPriority", "Pass the priority on to the model server.", Flag, false).value,
+            forward_identity: s.or("forwardIdentity", forward_identity, Flag, false).value,
+        }
     });
     let preload = s.section("hooks", "What to do when something happens.", |s| {
         s.section("on_startup", "At start.", |s| s.list("preload", "Models to load, by id or alias.", Text))
@@ -197,8 +214,8 @@ pub(super) fn read(s: &mut Section<'_>) -> File {
             body: s.or("body", "The largest body of a request.", Bytes, "32MiB"),
             body_read_timeout: s.or("bodyReadTimeout", "The longest pause while a body arrives.", POSITIVE_TIME, 60),
         }),
-        header_priority,
-        forward_priority,
+        headers,
+        callers: super::callers::read(s),
         preload,
         models: {
             s.opt("startPort", "The first port that ${PORT} stands for.", int(1..=u16::MAX));

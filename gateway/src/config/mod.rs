@@ -4,9 +4,11 @@
 //! parses it and keeps the place of every value, [`macros`] puts in what `${…}` stands for, [`file`] reads every key
 //! with its type, and [`check`] looks at what the parts say of each other.
 
+mod callers;
 mod check;
 mod command;
 mod file;
+mod identity;
 mod kinds;
 mod macros;
 mod matrix;
@@ -21,10 +23,11 @@ mod tree;
 
 use std::{collections::BTreeMap, path::Path};
 
+pub use identity::{Callers, Gate, Headers, OLDER_TENANT, Trust};
 pub use problem::{Place, Problem, Problems};
 pub use settings::{
-    Capabilities, Eviction, Filters, Group, Headers, Launch, Limits, LogLevel, Matrix, Model, SchedulerKind, Settings,
-    Store, Timeouts, Upstream,
+    Capabilities, Eviction, Filters, Group, Launch, Limits, LogLevel, Matrix, Model, SchedulerKind, Settings, Store,
+    Timeouts, Upstream,
 };
 
 use problem::Sink;
@@ -82,7 +85,7 @@ fn parse_with(
         let mut section = Section::root(&root, &sink);
         let file = file::read(&mut section);
         section.check_unknown();
-        check::check(&file, &ports, &sink)
+        check::check(&check::Source { name, root: &root, env }, &file, &ports, &sink)
     });
     match settings {
         Some(settings) if sink.is_empty() => Ok(settings),

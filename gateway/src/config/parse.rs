@@ -1,6 +1,8 @@
 //! Reads texts of special kinds. Every error says what is wrong with the text.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
 
 use super::{macros::RESERVED, settings::Upstream};
 
@@ -84,6 +86,12 @@ pub(super) fn api_key(text: &str) -> Result<String, String> {
 /// The name of a header.
 pub(super) fn header(text: &str) -> Result<http::HeaderName, String> {
     text.parse().map_err(|_| format!("\"{text}\" is not a header's name"))
+}
+
+/// A network, or an address alone.
+pub(super) fn network(text: &str) -> Result<IpNet, String> {
+    let network = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+    network.map(|network| network.trunc()).map_err(|_| format!("\"{text}\" is not a network"))
 }
 
 /// A regular expression.

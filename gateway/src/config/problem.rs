@@ -31,21 +31,23 @@ pub struct Problem {
     secret: bool,
 }
 
-/// Everything that is wrong with a file; never empty. Its `Display` shows each problem with its place, its line of
-/// the file and its cure.
+/// Everything that is wrong with a file and those it refers to; never empty. Its `Display` shows each problem with its
+/// place, its line of the file and its cure.
 #[derive(Clone, Debug)]
 pub struct Problems {
     file: String,
     lines: Vec<String>,
     list: Vec<Problem>,
     unseen: usize,
+    /// Of the files it refers to; these can be empty.
+    others: Vec<Problems>,
 }
 
 impl Problems {
     pub(super) fn new(file: &str, sink: Sink) -> Self {
-        let Collected { mut list, unseen } = sink.collected.into_inner();
+        let Collected { mut list, unseen, others } = sink.collected.into_inner();
         list.sort_by(|a, b| a.place.cmp(&b.place).then_with(|| a.path.cmp(&b.path)));
-        Self { file: file.to_owned(), lines: sink.lines, list, unseen }
+        Self { file: file.to_owned(), lines: sink.lines, list, unseen, others }
     }
 
     pub(super) fn unreadable(file: &str, error: &std::io::Error) -> Self {
@@ -57,17 +59,27 @@ impl Problems {
     /// How many there are.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.list.len() + self.unseen
+        self.files().map(|file| file.list.len() + file.unseen).sum()
     }
 
     /// The problems in the order of the file; of very many only the first hundred.
-    pub fn iter(&self) -> std::slice::Iter<'_, Problem> {
-        self.list.iter()
+    pub fn iter(&self) -> impl Iterator<Item = &Problem> {
+        self.files().flat_map(|file| &file.list)
     }
 
     /// The problems in one line each, without lines of the file: for logs.
     pub fn summaries(&self) -> impl Iterator<Item = String> + '_ {
-        self.list.iter().map(|problem| format!("{}; {}", self.headline(problem), problem.cure))
+        self.files()
+            .flat_map(|file| file.list.iter().map(|problem| format!("{}; {}", file.headline(problem), problem.cure)))
+    }
+
+    /// The files that were read: mending any of them can be what helps.
+    pub fn paths(&self) -> impl Iterator<Item = &std::path::Path> {
+        self.files().map(|file| file.file.as_ref())
+    }
+
+    fn files(&self) -> impl Iterator<Item = &Self> {
+        std::iter::once(self).chain(&self.others)
     }
 
     fn headline(&self, problem: &Problem) -> String {
@@ -88,7 +100,8 @@ impl Problems {
         const WIDTH: usize = 110;
         let line = self.lines.get(place.line.checked_sub(1)?)?;
         // Whatever the problem is about, keys that stand beside it are nobody's business.
-        if line.to_ascii_lowercase().contains("apikey") {
+        let lower = line.to_ascii_lowercase();
+        if ["apikey", "key:", "keys:", "secret:"].iter().any(|word| lower.contains(word)) {
             return None;
         }
         let column = place.column.saturating_sub(1);
@@ -100,6 +113,13 @@ impl Problems {
 
 impl fmt::Display for Problems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.files().filter(|file| !file.list.is_empty()).try_for_each(|file| file.write(f))
+    }
+}
+
+impl Problems {
+    /// Those of one file.
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for problem in &self.list {
             writeln!(f, "{}", self.headline(problem))?;
             let margin = problem.place.line.to_string().len().max(4);
@@ -116,7 +136,7 @@ impl fmt::Display for Problems {
         if self.unseen > 0 {
             writeln!(f, "… and {} more", self.unseen)?;
         }
-        match self.count() {
+        match self.list.len() + self.unseen {
             1 => writeln!(f, "1 problem in {}", self.file),
             count => writeln!(f, "{count} problems in {}", self.file),
         }
@@ -136,6 +156,7 @@ pub(super) struct Sink {
 struct Collected {
     list: Vec<Problem>,
     unseen: usize,
+    others: Vec<Problems>,
 }
 
 impl Sink {
@@ -175,8 +196,21 @@ impl Sink {
         }
     }
 
+    /// Adds those of a file that this one refers to, even if there are none.
+    pub(super) fn add_file(&self, name: &str, sink: Self) {
+        self.collected.borrow_mut().others.push(Problems::new(name, sink));
+    }
+
+    /// Whether there is a problem with one of these keys, or below it.
+    pub(super) fn concerns(&self, keys: &[&str]) -> bool {
+        let collected = self.collected.borrow();
+        let is_one = |path: &str| keys.iter().any(|key| path.split(['.', '[']).next() == Some(key));
+        collected.list.iter().any(|problem| is_one(&problem.path))
+    }
+
     pub(super) fn is_empty(&self) -> bool {
-        self.collected.borrow().list.is_empty()
+        let collected = self.collected.borrow();
+        collected.list.is_empty() && collected.others.iter().all(|file| file.list.is_empty())
     }
 }
 
@@ -202,7 +236,7 @@ impl Path {
 }
 
 fn is_secret(path: &str) -> bool {
-    path.starts_with("apiKeys") || path.ends_with(".apiKey")
+    ["apiKeys", "keys", "trust.header"].iter().any(|start| path.starts_with(start)) || path.ends_with(".apiKey")
 }
 
 impl fmt::Display for Path {

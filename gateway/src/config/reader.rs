@@ -73,9 +73,14 @@ impl<'a> Section<'a> {
         self.entries.iter().any(|(known, node)| known.name == key && !matches!(node.value, Value::Null))
     }
 
+    /// Where a key is, if it is there and not null.
+    pub(super) fn place_of(&self, key: &str) -> Option<At<()>> {
+        self.has(key).then(|| At { value: (), place: self.key_place(key), path: self.path.key(key) })
+    }
+
     /// A key that may be missing.
     pub(super) fn opt<K: Kind>(&mut self, key: &'static str, about: &str, kind: K) -> Option<At<K::Value>> {
-        self.note(key, about, kind.schema());
+        self.note(key, about, || kind.schema());
         let node = self.find(key)?;
         read(node, self.path.key(key), &kind, self.sink)
     }
@@ -89,9 +94,11 @@ impl<'a> Section<'a> {
         default: impl Into<Json>,
     ) -> At<K::Value> {
         let default = default.into();
-        let mut schema = kind.schema();
-        schema["default"] = default.clone();
-        self.note(key, about, schema);
+        self.note(key, about, || {
+            let mut schema = kind.schema();
+            schema["default"] = default.clone();
+            schema
+        });
         let path = self.path.key(key);
         let found = self.find(key).and_then(|node| read(node, path.clone(), &kind, self.sink));
         found.unwrap_or_else(|| {
@@ -125,7 +132,7 @@ impl<'a> Section<'a> {
 
     /// A list; empty when missing.
     pub(super) fn list<K: Kind>(&mut self, key: &'static str, about: &str, kind: K) -> Vec<At<K::Value>> {
-        self.note(key, about, json!({ "type": "array", "items": kind.schema() }));
+        self.note(key, about, || json!({ "type": "array", "items": kind.schema() }));
         let Some(node) = self.find(key) else { return Vec::new() };
         let path = self.path.key(key);
         let Value::List(items) = &node.value else {
@@ -151,7 +158,7 @@ impl<'a> Section<'a> {
 
     /// A mapping from names to values; empty when missing.
     pub(super) fn map<K: Kind>(&mut self, key: &'static str, about: &str, kind: K) -> Vec<Named<K::Value>> {
-        self.note(key, about, json!({ "type": "object", "additionalProperties": kind.schema() }));
+        self.note(key, about, || json!({ "type": "object", "additionalProperties": kind.schema() }));
         let path = self.path.key(key);
         let sink = self.sink;
         self.named(key)
@@ -175,12 +182,64 @@ impl<'a> Section<'a> {
         let value = read(&mut section);
         if section.schema.is_some() {
             let schema = section.into_schema();
-            self.note(key, about, schema);
+            self.note(key, about, || schema);
         } else {
             section.check_unknown();
             self.known.push(key);
         }
         value
+    }
+
+    /// As [`Section::section`], where there is a difference between missing and empty.
+    pub(super) fn opt_section<T>(
+        &mut self,
+        key: &'static str,
+        about: &str,
+        read: impl FnOnce(&mut Section<'_>) -> T,
+    ) -> Option<T> {
+        let has = self.has(key);
+        if has || self.schema.is_some() {
+            return Some(self.section(key, about, read)).filter(|_| has);
+        }
+        self.known.push(key);
+        None
+    }
+
+    /// A list of mappings; empty when missing.
+    pub(super) fn section_list<T>(
+        &mut self,
+        key: &'static str,
+        about: &str,
+        mut read: impl FnMut(&mut Section<'_>) -> T,
+    ) -> Vec<T> {
+        let path = self.path.key(key);
+        if self.schema.is_some() {
+            let mut section = Section::new(&[], self.place, path, self.sink, true);
+            read(&mut section);
+            let schema = json!({ "type": "array", "items": section.into_schema() });
+            self.note(key, about, || schema);
+            return Vec::new();
+        }
+        self.known.push(key);
+        let Some(node) = self.find(key) else { return Vec::new() };
+        let Value::List(items) = &node.value else {
+            wrong(self.sink, node, &path, "", "a list of which every item is a mapping");
+            return Vec::new();
+        };
+        let items = items.iter().enumerate().filter_map(|(index, item)| {
+            let path = path.index(index);
+            if !matches!(item.value, Value::Map(_)) {
+                if !matches!(item.value, Value::Broken) {
+                    wrong(self.sink, item, &path, "", "a mapping with its settings");
+                }
+                return None;
+            }
+            let mut section = Section::new(item.entries(), item.place, path, self.sink, false);
+            let value = read(&mut section);
+            section.check_unknown();
+            Some(value)
+        });
+        items.collect()
     }
 
     /// A mapping from names to mappings.
@@ -195,7 +254,7 @@ impl<'a> Section<'a> {
             let mut section = Section::new(&[], self.place, path, self.sink, true);
             read(&mut section);
             let schema = json!({ "type": "object", "additionalProperties": section.into_schema() });
-            self.note(key, about, schema);
+            self.note(key, about, || schema);
             return Vec::new();
         }
         self.known.push(key);
@@ -221,7 +280,11 @@ impl<'a> Section<'a> {
             if self.known.contains(&key.name.as_str()) || self.is_shared_piece(node) {
                 continue;
             }
-            let cure = match nearest(&key.name, self.known.iter().copied()) {
+            let near = nearest(&key.name, self.known.iter().copied());
+            // A key may stand where a name should.
+            let is_secret = self.path.is_secret() && near.is_none();
+            let path = if is_secret { self.path.clone() } else { self.path.key(&key.name) };
+            let cure = match near {
                 Some(known) => format!("did you mean `{known}`?"),
                 None => {
                     let mut known = self.known.clone();
@@ -229,7 +292,7 @@ impl<'a> Section<'a> {
                     format!("known here: {}", known.join(", "))
                 }
             };
-            self.sink.add(key.place, self.path.key(&key.name), "there is no such setting", cure);
+            self.sink.add(key.place, path, "there is no such setting", cure);
         }
     }
 
@@ -259,9 +322,10 @@ impl<'a> Section<'a> {
         }
     }
 
-    fn note(&mut self, key: &'static str, about: &str, mut schema: Json) {
+    fn note(&mut self, key: &'static str, about: &str, schema: impl FnOnce() -> Json) {
         self.known.push(key);
         if let Some(properties) = &mut self.schema {
+            let mut schema = schema();
             schema["description"] = about.into();
             properties.insert(key.to_owned(), schema);
         }

@@ -13,6 +13,8 @@ use switchyard_scheduler::{
     ModelSettings, PolicySettings,
 };
 
+use super::identity::{Callers, Headers};
+
 /// A whole configuration that has passed every check.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -38,8 +40,8 @@ pub struct Settings {
     pub preload: Vec<String>,
     /// List aliases in `GET /v1/models` as models of their own.
     pub include_aliases_in_list: bool,
-    /// Keys that may use the gateway; empty means anyone (llama-swap's `apiKeys`).
-    pub api_keys: Vec<String>,
+    /// Who may use the gateway.
+    pub callers: Callers,
     /// Bytes of output kept of each model.
     pub log_buffer_bytes: usize,
     /// Minimum level of the gateway's own log.
@@ -73,14 +75,11 @@ impl Settings {
             admission: AdmissionSettings::default(),
             backoff: BackoffSettings::default(),
             limits: Limits { body_bytes: 32 << 20, body_read_timeout: Duration::from_secs(60) },
-            headers: Headers {
-                priority: http::HeaderName::from_static("x-llamaswap-priority"),
-                forward_priority: false,
-            },
+            headers: Headers::default(),
             store: Store { path: None, rows: 10_000 },
             preload: Vec::new(),
             include_aliases_in_list: false,
-            api_keys: Vec::new(),
+            callers: Callers::default(),
             log_buffer_bytes: 128 << 10,
             log_level: LogLevel::default(),
             warnings: Vec::new(),
@@ -301,15 +300,6 @@ pub struct Limits {
     pub body_bytes: u64,
     /// The longest pause between two reads of a request's body.
     pub body_read_timeout: Duration,
-}
-
-/// Names of the headers that steer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Headers {
-    /// Carries the priority.
-    pub priority: http::HeaderName,
-    /// Pass the priority header on to the model server.
-    pub forward_priority: bool,
 }
 
 /// Where the activity log lives.

@@ -7,8 +7,8 @@ use granit_parser::{Event, Parser, ScalarStyle, Span};
 
 use super::problem::{Path, Place, Sink};
 
-/// Aliases make a small file big; beyond this many values it is refused.
-const MAX_NODES: usize = 200_000;
+/// Aliases make a small file big; when they stand for more than this many values it is refused.
+const MAX_COPIES: usize = 200_000;
 
 /// A value and its place.
 #[derive(Clone, Debug)]
@@ -58,6 +58,25 @@ impl Node {
 
     pub(super) fn entries(&self) -> &[(Key, Self)] {
         if let Value::Map(entries) = &self.value { entries } else { &[] }
+    }
+
+    /// The place of the value at a path such as `keys[3].tier`, or of the nearest one around it. Names in the path are
+    /// not quoted, whatever is in them.
+    pub(super) fn locate(&self, path: &str) -> Place {
+        let rest = path.strip_prefix('.').unwrap_or(path);
+        let inner = match &self.value {
+            Value::List(items) => rest.strip_prefix('[').and_then(|rest| {
+                let (index, rest) = rest.split_once(']')?;
+                Some((items.get(index.parse::<usize>().ok()?)?, rest))
+            }),
+            Value::Map(entries) => entries
+                .iter()
+                .filter_map(|(key, node)| Some((node, rest.strip_prefix(&*key.name)?)))
+                .filter(|(_, rest)| rest.is_empty() || rest.starts_with(['.', '[']))
+                .min_by_key(|(_, rest)| rest.len()),
+            _ => None,
+        };
+        inner.map_or(self.place, |(node, rest)| node.locate(rest))
     }
 
     /// A scalar as it is written. `None` for null, lists and mappings.
@@ -174,7 +193,8 @@ pub(super) fn resolve(text: &str) -> Value {
 /// Parses a file. `None` when there is nothing to go on with; the sink says why.
 pub(super) fn parse(text: &str, env: &dyn Fn(&str) -> Option<String>, sink: &Sink) -> Option<Node> {
     let shielded = super::macros::shield(text);
-    let mut builder = Builder { env, sink, anchors: HashMap::new(), nodes: 0, stack: Vec::new(), root: None };
+    let mut builder =
+        Builder { env, sink, anchors: HashMap::new(), nodes: 0, copies: 0, stack: Vec::new(), root: None };
     for event in Parser::new_from_str_with_options(&shielded, granit_parser::options! { emit_comments: false }) {
         match event {
             Ok((event, span)) => builder.on(event, span)?,
@@ -203,7 +223,9 @@ struct Builder<'a> {
     env: &'a dyn Fn(&str) -> Option<String>,
     sink: &'a Sink,
     anchors: HashMap<usize, (Node, usize)>,
+    /// Values so far, and those of them that aliases stand for.
     nodes: usize,
+    copies: usize,
     stack: Vec<Open>,
     root: Option<Node>,
 }
@@ -235,13 +257,13 @@ impl Builder<'_> {
                 let quoted = style != ScalarStyle::Plain || tag.is_some_and(|tag| tag.core_suffix() == Some("str"));
                 let mut node = self.scalar(&text, quoted, place);
                 node.lines = span.end.line() - span.start.line();
-                self.count(1, place)?;
+                self.nodes += 1;
                 self.finish(node, anchor, 1);
             }
-            Event::SequenceStart(_, anchor, _) => self.open(place, anchor, OpenKind::List(Vec::new()))?,
+            Event::SequenceStart(_, anchor, _) => self.open(place, anchor, OpenKind::List(Vec::new())),
             Event::MappingStart(_, anchor, _) => {
                 let kind = OpenKind::Map { entries: Vec::new(), key: None, merges: Vec::new() };
-                self.open(place, anchor, kind)?;
+                self.open(place, anchor, kind);
             }
             Event::SequenceEnd | Event::MappingEnd => self.close(),
             Event::Alias(id) => {
@@ -252,7 +274,7 @@ impl Builder<'_> {
                 // Problems are reported where the alias was defined: that is where they can be mended.
                 let (mut node, size) = (node.clone(), *size);
                 node.anchored = false;
-                self.count(size, place)?;
+                self.copy(size, place)?;
                 self.finish(node, 0, size);
             }
             _ => {}
@@ -282,19 +304,20 @@ impl Builder<'_> {
         })
     }
 
-    fn count(&mut self, size: usize, place: Place) -> Option<()> {
+    fn copy(&mut self, size: usize, place: Place) -> Option<()> {
         self.nodes += size;
-        if self.nodes > MAX_NODES {
-            let message = format!("the aliases up to here stand for more than {MAX_NODES} values");
+        self.copies += size;
+        if self.copies > MAX_COPIES {
+            let message = format!("the aliases up to here stand for more than {MAX_COPIES} values");
             self.sink.add(place, self.path(), message, "use fewer aliases inside aliased values");
             return None;
         }
         Some(())
     }
 
-    fn open(&mut self, place: Place, anchor: usize, kind: OpenKind) -> Option<()> {
+    fn open(&mut self, place: Place, anchor: usize, kind: OpenKind) {
         self.stack.push(Open { place, anchor, before: self.nodes, anchored: false, kind });
-        self.count(1, place)
+        self.nodes += 1;
     }
 
     fn close(&mut self) {

@@ -8,7 +8,10 @@ use std::{
 use http::{HeaderValue, StatusCode};
 use switchyard_scheduler::{Decision, Priority, Usage};
 
-use super::error::{ApiError, Dialect};
+use super::{
+    caller::Caller,
+    error::{ApiError, Dialect},
+};
 use crate::{
     dispatcher::{Refusal, Slot},
     telemetry::{ActivityLog, ActivityRecord, Metrics, UsageScanner},
@@ -19,6 +22,7 @@ use crate::{
 pub(crate) struct Account {
     pub(crate) request_id: HeaderValue,
     pub(crate) dialect: Dialect,
+    pub(super) caller: Caller,
     record: ActivityRecord,
     arrived: Instant,
     dispatched: Option<Instant>,
@@ -35,6 +39,7 @@ impl Account {
         request_id: HeaderValue,
         path: String,
         dialect: Dialect,
+        caller: Caller,
     ) -> Self {
         let record = ActivityRecord {
             id: String::from_utf8_lossy(request_id.as_bytes()).into_owned(),
@@ -46,6 +51,7 @@ impl Account {
         Self {
             request_id,
             dialect,
+            caller,
             record,
             arrived: Instant::now(),
             dispatched: None,
@@ -150,6 +156,8 @@ impl Drop for Account {
         self.settle();
         let mut record = std::mem::take(&mut self.record);
         record.serial_band = Priority(record.serial_priority).band().as_str().to_owned();
+        record.tenant = self.caller.tenant.take();
+        record.tier = self.caller.tier.take();
         record.ended_ms = unix_ms();
         record.duration_ms = millis(self.arrived.elapsed());
         if record.seq != 0 && record.outcome == "cancelled" {

@@ -2,8 +2,9 @@
 
 use std::{borrow::Cow, time::Duration};
 
-use http::{HeaderValue, StatusCode, header};
+use http::{HeaderName, HeaderValue, StatusCode, header};
 use serde_json::json;
+use switchyard_policy::Denial;
 use switchyard_scheduler::Outcome;
 
 use crate::dispatcher::Refusal;
@@ -30,11 +31,24 @@ pub(crate) struct ApiError {
     pub(crate) param: Option<&'static str>,
     /// What goes with it, such as `Allow`.
     pub(crate) headers: Vec<(header::HeaderName, HeaderValue)>,
+    /// The body where somebody else has written it.
+    body: Option<String>,
 }
 
 impl ApiError {
     pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { status, code, message: message.into(), param: None, headers: Vec::new() }
+        Self { status, code, message: message.into(), param: None, headers: Vec::new(), body: None }
+    }
+
+    /// The policy's no, in its own words.
+    pub(crate) fn denied(denial: Denial<'_>) -> Self {
+        let status = StatusCode::from_u16(denial.status).unwrap_or(StatusCode::FORBIDDEN);
+        let headers = denial.headers.into_iter().filter(|(name, _)| *name != header::CONTENT_TYPE.as_str());
+        let headers = headers.map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
+        let mut error = Self::new(status, denial.reason.code(), denial.reason.message());
+        error.headers = headers.collect();
+        error.body = Some(denial.body);
+        error
     }
 
     pub(crate) fn bad_request(code: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
@@ -81,6 +95,9 @@ impl ApiError {
 
     /// The body in the caller's dialect.
     pub(crate) fn to_json(&self, dialect: Dialect, request_id: &str) -> String {
+        if let Some(body) = &self.body {
+            return body.clone();
+        }
         match dialect {
             Dialect::OpenAi => {
                 let Self { code, message, param, .. } = self;

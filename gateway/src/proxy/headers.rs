@@ -32,8 +32,6 @@ static HOP_BY_HOP: [HeaderName; 9] = [
 pub(super) struct Outbound<'a> {
     pub(super) model: &'a Model,
     pub(super) headers: &'a config::Headers,
-    /// The client's key is the gateway's business and goes no further.
-    pub(super) hide_keys: bool,
     pub(super) request_id: &'a HeaderValue,
 }
 
@@ -73,12 +71,8 @@ impl Outbound<'_> {
         request.insert_header(header::HOST, host(upstream))?;
         request.insert_header(REQUEST_ID, self.request_id.clone())?;
         request.remove_header(&QUEUE_TTL);
-        if !self.headers.forward_priority {
-            request.remove_header(&self.headers.priority);
-        }
-        if self.hide_keys || self.model.upstream_key.is_some() {
-            request.remove_header(&header::AUTHORIZATION);
-            request.remove_header(&API_KEY);
+        for name in &self.headers.kept {
+            request.remove_header(name);
         }
         if let Some(key) = &self.model.upstream_key {
             request.insert_header(header::AUTHORIZATION, format!("Bearer {key}"))?;
@@ -203,7 +197,7 @@ mod tests {
     fn only_what_is_about_the_message_goes_upstream() {
         let model = testing::model("m");
         let steering = testing::settings(vec![]).headers;
-        let outbound = Outbound { model: &model, headers: &steering, hide_keys: false, request_id: &ID };
+        let outbound = Outbound { model: &model, headers: &steering, request_id: &ID };
         let client = client(&[
             ("connection", "keep-alive, X-Secret"),
             ("x-secret", "1"),
@@ -227,18 +221,18 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_the_gateway_stay_and_those_of_a_peer_are_added() {
-        let steering = config::Headers { forward_priority: true, ..testing::settings(vec![]).headers };
+    fn the_key_of_a_peer_takes_the_place_of_the_clients() {
+        let steering = config::Headers { kept: Vec::new(), ..testing::settings(vec![]).headers };
         let client = client(&[("authorization", "Bearer mine"), ("x-api-key", "mine"), ("x-llamaswap-priority", "1")]);
         let model = testing::model("m");
-        let outbound = Outbound { model: &model, headers: &steering, hide_keys: true, request_id: &ID };
+        let outbound = Outbound { model: &model, headers: &steering, request_id: &ID };
         assert_eq!(
             names(&sent(&outbound, &client)),
-            ["content-length", "host", "x-llamaswap-priority", "x-request-id"]
+            ["authorization", "content-length", "host", "x-api-key", "x-llamaswap-priority", "x-request-id"]
         );
 
         let peer = Model { upstream_key: Some("theirs".to_owned()), ..model };
-        let outbound = Outbound { model: &peer, headers: &steering, hide_keys: false, request_id: &ID };
+        let outbound = Outbound { model: &peer, headers: &steering, request_id: &ID };
         let headers = sent(&outbound, &client);
         assert!(headers.contains(&("authorization".to_owned(), "Bearer theirs".to_owned())));
         assert!(headers.contains(&("x-api-key".to_owned(), "theirs".to_owned())));
@@ -249,7 +243,7 @@ mod tests {
         let mut model = testing::model("m");
         model.upstream.prefix = "/api".to_owned();
         let steering = testing::settings(vec![]).headers;
-        let outbound = Outbound { model: &model, headers: &steering, hide_keys: false, request_id: &ID };
+        let outbound = Outbound { model: &model, headers: &steering, request_id: &ID };
         let request = outbound.request(&client(&[]), "/v1/x?q=1", 0).expect("a request");
         assert_eq!(request.raw_path(), b"/api/v1/x?q=1");
     }

@@ -11,6 +11,7 @@ use super::{
     Gateway,
     account::Account,
     body::{self, BodyError},
+    caller,
     error::ApiError,
     forward::{Forward, Interrupted},
     headers::{Outbound, QUEUE_TTL},
@@ -47,7 +48,10 @@ impl Gateway {
         let body = read_body(session, account, &settings).await?;
         let inquiry = Box::pin(Inquiry::read(session, inference, body)).await.map_err(Interrupted::Failed)?;
         account.model(&inquiry.asked);
-        let Some(model) = settings.find(&inquiry.asked) else {
+        let model = settings.find(&inquiry.asked);
+        let known = model.map(|model| &**model);
+        caller::check_model(&settings.headers, session.req_header(), &inquiry.asked, known)?;
+        let Some(model) = model else {
             return Err(Interrupted::Failed(unknown_model(&settings, &inquiry.asked)));
         };
         account.model(&model.id);
@@ -76,12 +80,7 @@ impl Gateway {
     ) -> Result<(), Interrupted> {
         let settings = self.dispatcher.settings();
         let request_id = account.request_id.clone();
-        let outbound = Outbound {
-            model,
-            headers: &settings.headers,
-            hide_keys: !settings.api_keys.is_empty(),
-            request_id: &request_id,
-        };
+        let outbound = Outbound { model, headers: &settings.headers, request_id: &request_id };
         let length = body.len();
         let forward = Forward { upstreams: &self.upstreams, model, session, account, slot };
         forward.run(|client| outbound.request(client, target, length), body).await

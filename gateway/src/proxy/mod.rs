@@ -5,8 +5,8 @@
 //! Whatever a request holds (its place in the queue, its slot, its record) is given back by `Drop`.
 
 mod account;
-mod auth;
 mod body;
+pub(crate) mod caller;
 pub(crate) mod error;
 mod forward;
 pub(crate) mod headers;
@@ -24,7 +24,6 @@ mod upstream;
 
 use std::{any::Any, sync::Arc, time::Duration};
 
-use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use http::{HeaderValue, Method, StatusCode, header};
 use pingora::{
@@ -38,7 +37,6 @@ use pingora::{
 use tokio::sync::watch;
 
 use account::Account;
-use auth::KeyRing;
 use error::{ApiError, Dialect};
 use forward::Interrupted;
 pub(crate) use infer::unknown_model;
@@ -48,8 +46,7 @@ use routes::{NoRoute, Route};
 pub use server::serve;
 
 use crate::{
-    admin::{self, Endpoint},
-    config::Settings,
+    admin,
     dispatcher::{Dispatcher, Slot},
     telemetry::{ActivityLog, Metrics},
 };
@@ -65,73 +62,48 @@ pub struct Gateway {
     /// Turns true when the gateway is to close.
     pub(crate) closing: watch::Receiver<bool>,
     upstreams: upstream::Upstreams,
-    keys: ArcSwap<(Arc<Settings>, KeyRing)>,
 }
 
 impl Gateway {
     /// Serves nothing before it is given to [`serve`].
     #[must_use]
     pub fn new(dispatcher: Dispatcher, metrics: Arc<Metrics>, activity: ActivityLog) -> Self {
-        let settings = dispatcher.settings();
-        let ring = KeyRing::new(&settings.api_keys);
         let (_, closing) = watch::channel(false);
-        Self {
-            dispatcher,
-            metrics,
-            activity,
-            closing,
-            upstreams: upstream::Upstreams::new(),
-            keys: ArcSwap::from_pointee((settings, ring)),
-        }
-    }
-
-    /// The keys of the settings in force.
-    fn keys(&self) -> Arc<(Arc<Settings>, KeyRing)> {
-        let keys = self.keys.load_full();
-        let settings = self.dispatcher.settings();
-        if Arc::ptr_eq(&keys.0, &settings) {
-            return keys;
-        }
-        let ring = KeyRing::new(&settings.api_keys);
-        let keys = Arc::new((settings, ring));
-        self.keys.store(Arc::clone(&keys));
-        keys
+        Self { dispatcher, metrics, activity, closing, upstreams: upstream::Upstreams::new() }
     }
 
     /// Answers a request, or leaves it to Pingora's ordinary path.
     async fn handle(&self, session: &mut ServerSession, ctx: &mut Context) -> Result<bool, Interrupted> {
+        let settings = self.dispatcher.settings();
+        let (caller, admitted) = match caller::admit(&settings, session) {
+            Ok(caller) => (caller, Ok(())),
+            Err(denied) => (denied.caller, Err(Interrupted::Failed(denied.error))),
+        };
         let request = session.req_header();
-        if request.method == Method::OPTIONS {
+        if request.method == Method::OPTIONS && admitted.is_ok() {
             let reply = preflight::reply(&request.headers);
             return answered(reply.send(session).await);
         }
         let path = request.uri.path().to_owned();
         let route = routes::find(&request.method, &path);
-        let admitted = self.keys().1.admits(&request.headers);
+        if let (Ok(Route::Upstream(rest)), Ok(())) = (&route, &admitted)
+            && let Some(reply) = passthrough::redirect(&settings, request, rest)
+        {
+            return answered(reply.send(session).await);
+        }
+        drop(settings);
         let request_id = headers::request_id(&request.headers);
         ctx.request_id = Some(request_id.clone());
-        let account = |dialect| Account::open(&self.metrics, &self.activity, request_id, path.clone(), dialect);
+        let account = |dialect| Account::open(&self.metrics, &self.activity, request_id, path.clone(), dialect, caller);
         match route {
-            Ok(Route::Admin(Endpoint::Health, _)) => answered(Reply::text("OK").send(session).await),
-            Ok(Route::Admin(..)) | Err(_) if !admitted => Err(Interrupted::Failed(unauthorized())),
-            Ok(Route::Admin(endpoint, rest)) => answered(Box::pin(admin::answer(self, session, endpoint, rest)).await),
             Ok(Route::Inference(inference)) => {
                 let account = ctx.account.insert(account(inference.dialect));
-                if !admitted {
-                    return Err(Interrupted::Failed(unauthorized()));
-                }
+                admitted?;
                 self.infer(session, account, &mut ctx.slot, inference).await.map(|()| true)
-            }
-            Ok(Route::Upstream(rest))
-                if admitted && let Some(reply) = passthrough::redirect(&self.dispatcher.settings(), request, rest) =>
-            {
-                answered(reply.send(session).await)
             }
             Ok(Route::Upstream(rest)) => {
                 let account = ctx.account.insert(account(Dialect::OpenAi));
-                if !admitted {
-                    return Err(Interrupted::Failed(unauthorized()));
-                }
+                admitted?;
                 match self.pass(session, account, &mut ctx.slot, rest).await? {
                     Passed::Answered => Ok(true),
                     Passed::Tunnel(tunnel) => {
@@ -140,7 +112,14 @@ impl Gateway {
                     }
                 }
             }
-            Err(no_route) => Err(Interrupted::Failed(not_found(&no_route, &path))),
+            Ok(Route::Admin(endpoint, rest)) => {
+                admitted?;
+                answered(Box::pin(admin::answer(self, session, endpoint, rest)).await)
+            }
+            Err(no_route) => {
+                admitted?;
+                Err(Interrupted::Failed(not_found(&no_route, &path)))
+            }
         }
     }
 }
@@ -266,15 +245,6 @@ fn answered(sent: pingora::Result<()>) -> Result<bool, Interrupted> {
     sent.map(|()| true).map_err(|_| Interrupted::ClientGone)
 }
 
-fn unauthorized() -> ApiError {
-    ApiError::new(
-        StatusCode::UNAUTHORIZED,
-        "invalid_api_key",
-        "this gateway wants one of its keys, as `Authorization: Bearer KEY` or `x-api-key: KEY`",
-    )
-    .with(header::WWW_AUTHENTICATE, HeaderValue::from_static("Basic realm=\"switchyard\""))
-}
-
 fn not_found(no_route: &NoRoute, path: &str) -> ApiError {
     match no_route {
         NoRoute::Path => {
@@ -292,6 +262,7 @@ fn not_found(no_route: &NoRoute, path: &str) -> ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Settings;
 
     /// Ten thousand requests may wait, so what each of them holds beside its body is watched.
     #[tokio::test]

@@ -12,6 +12,7 @@ use pingora::{
 use super::{
     Gateway,
     account::Account,
+    caller,
     forward::Interrupted,
     headers::{self, Outbound},
     infer::{arrival, read_body, unknown_model},
@@ -47,8 +48,11 @@ impl Gateway {
         rest: &str,
     ) -> Result<Passed, Interrupted> {
         let settings = self.dispatcher.settings();
-        let Some((_, model, target)) = find(&settings, rest) else {
-            let asked = decoded(rest.split('/').next().unwrap_or_default());
+        let found = find(&settings, rest);
+        let asked = decoded(found.as_ref().map_or_else(|| rest.split('/').next().unwrap_or_default(), |found| found.0));
+        let model = found.as_ref().map(|found| &*found.1);
+        caller::check_model(&settings.headers, session.req_header(), &asked, model)?;
+        let Some((_, model, target)) = found else {
             return Err(Interrupted::Failed(unknown_model(&settings, &asked)));
         };
         account.model(&model.id);
@@ -85,12 +89,7 @@ impl Tunnel {
         request: &mut RequestHeader,
     ) -> pingora::Result<()> {
         let settings = gateway.dispatcher.settings();
-        let outbound = Outbound {
-            model: &self.model,
-            headers: &settings.headers,
-            hide_keys: !settings.api_keys.is_empty(),
-            request_id: &account.request_id,
-        };
+        let outbound = Outbound { model: &self.model, headers: &settings.headers, request_id: &account.request_id };
         outbound.adapt(request, &self.target)
     }
 

@@ -3,6 +3,7 @@
 use std::{
     any::Any,
     io,
+    os::fd::AsRawFd,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -13,7 +14,7 @@ use std::{
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use pingora::{
     apps::{HttpServerApp, HttpServerOptions, ReusedHttpStream, ServerApp},
-    protocols::{Stream, http::ServerSession, http::v2::server::default_h2_options, l4},
+    protocols::{GetSocketDigest, SocketDigest, Stream, http::ServerSession, http::v2::server::default_h2_options, l4},
     proxy::{HttpProxy, http_proxy},
     server::configuration::ServerConf,
 };
@@ -116,7 +117,10 @@ async fn connection(app: Arc<HttpProxy<Gateway>>, stream: TcpStream, closing: wa
         _ = closed.wait_for(|closing| *closing) => return,
     };
     let Ok(Ok(is_h2)) = is_h2 else { return };
-    let stream: Stream = Box::new(l4::stream::Stream::from(stream));
+    let address = SocketDigest::from_raw_fd(stream.as_raw_fd());
+    let mut stream = l4::stream::Stream::from(stream);
+    stream.set_socket_digest(address);
+    let stream: Stream = Box::new(stream);
     if is_h2 {
         app.process_new(stream, &closing).await;
         return;

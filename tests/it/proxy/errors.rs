@@ -95,10 +95,11 @@ async fn keys_are_wanted_once_there_are_some() {
     assert_eq!(preflight.expect("an answer").status(), 204);
     for path in ["/v1/models", "/metrics", "/api/activity", "/logs", "/", "/upstream/m", "/nowhere"] {
         let (status, body) = error(gateway.client.get(gateway.url(path))).await;
-        assert_eq!((status, &body["error"]["code"]), (401, &json!("invalid_api_key")), "{path}");
+        assert_eq!((status, &body["error"]["code"]), (401, &json!("missing_api_key")), "{path}");
     }
     let (status, body) = error(gateway.chat("m", "normal").bearer_auth("sesam")).await;
     assert_eq!((status, &body["error"]["type"]), (401, &json!("authentication_error")));
+    assert_eq!(body["error"]["code"], "invalid_api_key");
 
     // The key is the gateway's and goes no further.
     let echo = gateway.client.get(gateway.url("/upstream/m/echo")).basic_auth("anyone", Some("sesame"));

@@ -6,6 +6,6 @@ mod broken;
 mod errors;
 mod leaving;
 mod protocol;
-mod raw;
+pub(crate) mod raw;
 mod stale;
 mod upstream_path;

@@ -9,45 +9,49 @@ use tokio::{
 };
 
 /// A connection, and what came over it and was not looked at yet.
-pub(super) struct Raw {
-    pub(super) stream: TcpStream,
+pub(crate) struct Raw {
+    pub(crate) stream: TcpStream,
     buffer: Vec<u8>,
 }
 
 /// A request or an answer.
 #[derive(Debug)]
-pub(super) struct Message {
+pub(crate) struct Message {
     /// The first line.
-    pub(super) start: String,
+    pub(crate) start: String,
     headers: Vec<(String, String)>,
-    pub(super) body: Vec<u8>,
+    pub(crate) body: Vec<u8>,
 }
 
 impl Message {
-    pub(super) fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
 
-    pub(super) fn status(&self) -> u16 {
+    pub(crate) fn status(&self) -> u16 {
         self.start.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status line")
     }
 
-    pub(super) fn json(&self) -> Value {
+    pub(crate) fn json_or_null(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_default()
+    }
+
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).expect("a JSON body")
     }
 }
 
 impl Raw {
-    pub(super) async fn connect(address: SocketAddr) -> Self {
+    pub(crate) async fn connect(address: SocketAddr) -> Self {
         Self::from(TcpStream::connect(address).await.expect("a connection"))
     }
 
-    pub(super) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
+    pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.stream.write_all(bytes.as_ref()).await.expect("the bytes are taken");
     }
 
     /// Reads until `enough` of what came.
-    pub(super) async fn read_until(&mut self, enough: impl Fn(&[u8]) -> bool) -> Vec<u8> {
+    pub(crate) async fn read_until(&mut self, enough: impl Fn(&[u8]) -> bool) -> Vec<u8> {
         while !enough(&self.buffer) {
             assert!(self.more().await, "closed after {:?}", String::from_utf8_lossy(&self.buffer));
         }
@@ -55,13 +59,13 @@ impl Raw {
     }
 
     /// Reads to the end of the connection.
-    pub(super) async fn read_to_end(&mut self) -> Vec<u8> {
+    pub(crate) async fn read_to_end(&mut self) -> Vec<u8> {
         while self.more().await {}
         std::mem::take(&mut self.buffer)
     }
 
     /// Reads at least so many bytes, and throws them away.
-    pub(super) async fn discard(&mut self, bytes: usize) {
+    pub(crate) async fn discard(&mut self, bytes: usize) {
         let mut read = std::mem::take(&mut self.buffer).len();
         while read < bytes && self.more().await {
             read += std::mem::take(&mut self.buffer).len();
@@ -69,12 +73,25 @@ impl Raw {
     }
 
     /// Whether the other side closes without another byte.
-    pub(super) async fn is_closed(&mut self) -> bool {
+    pub(crate) async fn is_closed(&mut self) -> bool {
         self.buffer.is_empty() && !self.more().await
     }
 
     /// The next message, if one comes before the end. Its body is one with a length, or none.
-    pub(super) async fn message(&mut self) -> Option<Message> {
+    pub(crate) async fn message(&mut self) -> Option<Message> {
+        let mut message = self.head().await?;
+        let length = message.header("content-length").map_or(0, |length| length.parse().expect("a length"));
+        while self.buffer.len() < length {
+            if !self.more().await {
+                return None;
+            }
+        }
+        message.body = self.buffer.drain(..length).collect();
+        Some(message)
+    }
+
+    /// The next message without its body, if one comes before the end.
+    pub(crate) async fn head(&mut self) -> Option<Message> {
         let end = loop {
             if let Some(at) = self.buffer.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
                 break at + 4;
@@ -89,15 +106,7 @@ impl Raw {
         let headers = lines
             .filter_map(|line| line.split_once(": ").map(|(name, value)| (name.to_owned(), value.to_owned())))
             .collect();
-        let mut message = Message { start, headers, body: Vec::new() };
-        let length = message.header("content-length").map_or(0, |length| length.parse().expect("a length"));
-        while self.buffer.len() < length {
-            if !self.more().await {
-                return None;
-            }
-        }
-        message.body = self.buffer.drain(..length).collect();
-        Some(message)
+        Some(Message { start, headers, body: Vec::new() })
     }
 
     async fn more(&mut self) -> bool {
@@ -113,28 +122,28 @@ impl From<TcpStream> for Raw {
 }
 
 /// A POST of JSON.
-pub(super) fn post(path: &str, headers: &str, body: &Value) -> Vec<u8> {
+pub(crate) fn post(path: &str, headers: &str, body: &Value) -> Vec<u8> {
     let body = body.to_string();
     format!("POST {path} HTTP/1.1\r\nHost: test\r\n{headers}Content-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
 }
 
 /// A model server made by hand.
-pub(super) struct Upstream {
+pub(crate) struct Upstream {
     listener: TcpListener,
 }
 
 impl Upstream {
-    pub(super) async fn bind() -> Self {
+    pub(crate) async fn bind() -> Self {
         Self { listener: TcpListener::bind("127.0.0.1:0").await.expect("a port") }
     }
 
     /// The configuration of a model `m` that is served here.
-    pub(super) fn model(&self) -> String {
+    pub(crate) fn model(&self) -> String {
         let address = self.listener.local_addr().expect("an address");
         format!("models:\n  m:\n    proxy: http://{address}\n    checkEndpoint: none\n")
     }
 
-    pub(super) async fn accept(&self) -> Raw {
+    pub(crate) async fn accept(&self) -> Raw {
         self.listener.accept().await.expect("a connection").0.into()
     }
 }

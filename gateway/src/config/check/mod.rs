@@ -1,5 +1,6 @@
 //! From a file whose values are of the right types to settings: what its parts say of each other is checked here.
 
+mod callers;
 mod ignored;
 mod models;
 mod names;
@@ -10,15 +11,16 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use super::{
     file::File,
     problem::{Path, Place, Sink},
-    settings::{Headers, Limits, Model, Settings, Store},
+    settings::{Limits, Model, Settings, Store},
+    tree::Node,
 };
 use names::Names;
 
 const STORE_ROWS: u64 = 10_000;
 
 /// Checks a file and makes settings of it. They are only good for use when the sink is empty afterwards.
-pub(super) fn check(file: &File, ports: &BTreeMap<String, u16>, sink: &Sink) -> Settings {
-    let mut check = Check { file, sink, warnings: Vec::new() };
+pub(super) fn check(source: &Source<'_>, file: &File, ports: &BTreeMap<String, u16>, sink: &Sink) -> Settings {
+    let mut check = Check { source, file, sink, warnings: Vec::new() };
     let names = check.names();
     let models: Vec<Arc<Model>> = check.models(&names, ports).into_iter().map(Arc::new).collect();
     check.listen(ports);
@@ -29,6 +31,7 @@ pub(super) fn check(file: &File, ports: &BTreeMap<String, u16>, sink: &Sink) -> 
     check.selectors(&names);
     check.profiles(&names);
     check.without_effect();
+    let (callers, headers) = check.callers();
     Settings {
         listen: file.listen.as_ref().map(|listen| listen.value),
         eviction,
@@ -36,11 +39,11 @@ pub(super) fn check(file: &File, ports: &BTreeMap<String, u16>, sink: &Sink) -> 
         admission: routing::admission(&file.routing.admission),
         backoff: check.backoff(),
         limits: check.limits(),
-        headers: Headers { priority: file.header_priority.value.clone(), forward_priority: file.forward_priority },
+        headers,
         store: check.store(),
         preload,
         include_aliases_in_list: file.include_aliases_in_list,
-        api_keys: file.api_keys.iter().map(|key| key.value.clone()).collect(),
+        callers,
         log_buffer_bytes: usize::try_from(file.log_buffer).unwrap_or(usize::MAX),
         log_level: file.log_level,
         warnings: check.warnings,
@@ -49,7 +52,16 @@ pub(super) fn check(file: &File, ports: &BTreeMap<String, u16>, sink: &Sink) -> 
     }
 }
 
+/// Where a file comes from.
+pub(super) struct Source<'a> {
+    /// Its path.
+    pub(super) name: &'a str,
+    pub(super) root: &'a Node,
+    pub(super) env: &'a dyn Fn(&str) -> Option<String>,
+}
+
 struct Check<'a> {
+    source: &'a Source<'a>,
     file: &'a File,
     sink: &'a Sink,
     warnings: Vec<String>,

@@ -21,6 +21,8 @@ pub struct Filter {
     pub outcome: Option<String>,
     /// Of this tenant.
     pub tenant: Option<String>,
+    /// Of callers of this tier.
+    pub tier: Option<String>,
     /// Answered with this status.
     pub status: Option<u16>,
     /// That arrived at this Unix time in milliseconds or later.
@@ -90,6 +92,7 @@ impl Filter {
             "model" => self.model = Some(value.to_owned()),
             "outcome" => self.outcome = Some(value.to_owned()),
             "tenant" => self.tenant = Some(value.to_owned()),
+            "tier" => self.tier = Some(value.to_owned()),
             "band" => {
                 let band = Band::ALL.into_iter().find(|band| band.as_str() == value);
                 self.band = Some(band.ok_or("expected interactive, normal or batch")?);
@@ -112,8 +115,8 @@ impl Filter {
                 }
             }
             _ => {
-                return Err("unknown; there are model, band, outcome, tenant, status, since, until, min_wait_ms, \
-                            limit, before and order"
+                return Err("unknown; there are model, band, outcome, tenant, tier, status, since, until, \
+                            min_wait_ms, limit, before and order"
                     .to_owned());
             }
         }
@@ -147,6 +150,7 @@ pub(super) fn run(connection: &Connection, filter: &Filter) -> rusqlite::Result<
     add(&mut conditions, &mut values, "serial_band = ", &band);
     add(&mut conditions, &mut values, "outcome = ", &filter.outcome);
     add(&mut conditions, &mut values, "tenant = ", &filter.tenant);
+    add(&mut conditions, &mut values, "tier = ", &filter.tier);
     add(&mut conditions, &mut values, "status = ", &filter.status);
     add(&mut conditions, &mut values, "arrived_ms >= ", &filter.since_ms);
     add(&mut conditions, &mut values, "arrived_ms < ", &filter.until_ms);

@@ -21,6 +21,8 @@ pub struct ActivityRecord {
     pub model: String,
     /// The tenant, where known.
     pub tenant: Option<String>,
+    /// Its caller's tier, where known.
+    pub tier: Option<String>,
     /// The priority as understood.
     pub serial_priority: i64,
     /// Its band.
@@ -84,7 +86,7 @@ macro_rules! columns {
 }
 
 columns! {
-    id, seq, arrived_ms, dispatched_ms, ended_ms, path, model, tenant, serial_priority, serial_band, serial_score,
+    id, seq, arrived_ms, dispatched_ms, ended_ms, path, model, tenant, tier, serial_priority, serial_band, serial_score,
     serial_queue_wait_ms, affinity, aging, model_priority, swap_ms, passed_by_aging, passed_by_affinity, outcome, status,
     first_byte_ms, duration_ms, stream, prompt_tokens, completion_tokens, request_bytes, response_bytes, error,
 }

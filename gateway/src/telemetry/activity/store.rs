@@ -14,7 +14,8 @@ const APPLICATION_ID: i32 = 0x5377_5964;
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Each leads from the format of its index to the next; `user_version` counts those applied. Only ever append.
-const MIGRATIONS: &[&str] = &["
+const MIGRATIONS: &[&str] = &[
+    "
     CREATE TABLE activity (
         row INTEGER PRIMARY KEY,
         id TEXT NOT NULL,
@@ -49,7 +50,11 @@ const MIGRATIONS: &[&str] = &["
     CREATE INDEX activity_id ON activity (id);
     CREATE INDEX activity_dispatched ON activity (dispatched_ms);
     CREATE INDEX activity_ended ON activity (ended_ms);
-"];
+",
+    "
+    ALTER TABLE activity ADD COLUMN tier TEXT;
+",
+];
 
 /// The activity log cannot be opened; says which file, why, and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -193,6 +198,8 @@ pub(super) fn needs_reopening(error: &rusqlite::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::{super::record::COLUMNS, *};
 
     #[test]
@@ -200,7 +207,9 @@ mod tests {
         let connection = Location::new(None).open_writer().unwrap();
         let mut statement = connection.prepare("SELECT name FROM pragma_table_info('activity')").unwrap();
         let names: Vec<String> = statement.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
-        assert_eq!(names[1..], *COLUMNS);
+        // Migrations append.
+        let in_table: BTreeSet<&str> = names[1..].iter().map(String::as_str).collect();
+        assert_eq!(in_table, COLUMNS.iter().copied().collect());
     }
 
     #[test]

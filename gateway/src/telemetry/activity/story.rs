@@ -47,8 +47,9 @@ pub(super) fn tell(explanation: &Explanation) -> Vec<String> {
 
 fn arrival(request: &ActivityRecord) -> String {
     let tenant = request.tenant.as_ref().map(|tenant| format!(" of tenant {tenant}")).unwrap_or_default();
+    let tier = request.tier.as_ref().map(|tier| format!(", tier {tier}")).unwrap_or_default();
     let who = format!(
-        "The request{tenant} for model {} (priority {}, band {}) arrived at {}",
+        "The request{tenant} for model {} (priority {}, band {}{tier}) arrived at {}",
         request.model,
         request.serial_priority,
         request.serial_band,

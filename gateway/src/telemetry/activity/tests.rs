@@ -41,6 +41,7 @@ async fn a_row_comes_back_as_it_was_recorded() {
         path: "/v1/chat/completions".to_owned(),
         model: "m".to_owned(),
         tenant: Some("t".to_owned()),
+        tier: Some("pro".to_owned()),
         serial_priority: i64::MIN,
         serial_band: "batch".to_owned(),
         serial_score: -98.5,
@@ -77,6 +78,7 @@ async fn filters_narrow_and_combine() {
         ActivityRecord { id: "model".to_owned(), model: "other".to_owned(), ..base.clone() },
         ActivityRecord { id: "band".to_owned(), serial_band: "batch".to_owned(), ..base.clone() },
         ActivityRecord { id: "outcome".to_owned(), outcome: "evicted".to_owned(), ..base.clone() },
+        ActivityRecord { id: "tier".to_owned(), tier: Some("max".to_owned()), ..base.clone() },
         ActivityRecord { id: "tenant".to_owned(), tenant: Some("t".to_owned()), ..base.clone() },
         ActivityRecord { id: "status".to_owned(), status: 502, ..base.clone() },
         ActivityRecord { id: "late".to_owned(), arrived_ms: 1000, serial_queue_wait_ms: 500, ..base.clone() },
@@ -85,11 +87,12 @@ async fn filters_narrow_and_combine() {
         log.record(row);
     }
     type Case = (&'static [(&'static str, &'static str)], &'static [&'static str]);
-    let cases: [Case; 10] = [
+    let cases: [Case; 11] = [
         (&[("model", "other")], &["model"]),
         (&[("band", "batch")], &["band"]),
         (&[("outcome", "evicted")], &["outcome"]),
         (&[("tenant", "t")], &["tenant"]),
+        (&[("tier", "max")], &["tier"]),
         (&[("status", "502")], &["status"]),
         (&[("since", "1970-01-01T00:00:01Z")], &["late"]),
         (&[("min_wait_ms", "500")], &["late"]),

@@ -1,0 +1,175 @@
+//! Who is calling: who is let in, and what is believed of what a request says of its sender.
+//!
+//! Afterwards the request's own headers tell the truth, as far as the gateway can know it, just as they do behind an
+//! Envoy with the filter: priority, tenant, tier and models are read from them.
+
+use std::{
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use pingora::{http::RequestHeader, protocols::http::ServerSession};
+use switchyard_policy::{Allowed, Decision, Denial, Grant, Reason, RequestView};
+
+use super::{error::ApiError, forward::Interrupted};
+use crate::config::{Callers, Gate, Headers, Model, OLDER_TENANT, Settings};
+
+/// Who is calling, as far as anybody knows.
+#[derive(Default)]
+pub(crate) struct Caller {
+    /// The tenant that the request counts for.
+    pub(super) tenant: Option<String>,
+    pub(super) tier: Option<String>,
+    /// What the key stands for, where the gateway has seen it.
+    #[expect(dead_code, reason = "its limits are not enforced yet")]
+    pub(super) grant: Option<Arc<Grant>>,
+}
+
+/// Who is not let in.
+pub(super) struct Denied {
+    /// Who it is, where the key is known.
+    pub(super) caller: Caller,
+    pub(super) error: ApiError,
+}
+
+/// Lets a request in and makes its headers true.
+pub(super) fn admit(settings: &Settings, session: &mut ServerSession) -> Result<Caller, Box<Denied>> {
+    let callers = &settings.callers;
+    let mut grant = None;
+    let peer = || session.client_addr()?.as_inet().map(std::net::SocketAddr::ip);
+    match &callers.trust {
+        Some(trust) if trust.covers(peer, &session.req_header().headers) => {
+            if let Some((name, _)) = &trust.secret {
+                session.req_header_mut().remove_header(name);
+            }
+        }
+        _ => {
+            let entry = judge(callers, session.req_header())?;
+            entry.apply(session.req_header_mut());
+            grant = entry.grant;
+        }
+    }
+    let headers = &session.req_header().headers;
+    let Headers { tenant, tier, .. } = &settings.headers;
+    let tenant = text(headers, tenant).or_else(|| text(headers, &OLDER_TENANT));
+    Ok(Caller { tenant, tier: text(headers, tier), grant })
+}
+
+fn judge(callers: &Callers, request: &RequestHeader) -> Result<Entry, Box<Denied>> {
+    let headers: Vec<_> =
+        request.headers.iter().map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes())).collect();
+    let path = request.raw_path();
+    let view = RequestView { method: request.method.as_str().as_bytes(), path, headers: &headers };
+    match &callers.gate {
+        Gate::Policy => match callers.policy.decide(&view, now_unix()) {
+            Decision::Allow(allowed) => Ok(allowed.into()),
+            Decision::Deny(denial) => Err(denial.into()),
+        },
+        Gate::ApiKeys { ring, forward } => {
+            let is_open = request.method == Method::OPTIONS || matches!(request.uri.path(), "/health" | "/wol-health");
+            if !is_open {
+                ring.admit(headers.iter().copied()).map_err(|reason| Denial::new(reason, path, None))?;
+            }
+            Ok(if callers.trust.is_some() { callers.policy.strip(&view).into() } else { Entry::without_key(*forward) })
+        }
+        Gate::Open if callers.trust.is_some() => Ok(callers.policy.strip(&view).into()),
+        Gate::Open => Ok(Entry::default()),
+    }
+}
+
+fn now_unix() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}
+
+impl From<Denial<'_>> for Box<Denied> {
+    fn from(denial: Denial<'_>) -> Self {
+        let caller = Caller { tier: denial.tier.map(str::to_owned), ..Caller::default() };
+        Self::new(Denied { caller, error: ApiError::denied(denial) })
+    }
+}
+
+/// How a request enters.
+#[derive(Default)]
+struct Entry {
+    remove: Vec<HeaderName>,
+    set: Vec<(HeaderName, HeaderValue)>,
+    grant: Option<Arc<Grant>>,
+}
+
+impl Entry {
+    /// As it came, without its key unless that goes on.
+    fn without_key(forward: bool) -> Self {
+        let keys = [header::AUTHORIZATION, HeaderName::from_static("x-api-key"), HeaderName::from_static("api-key")];
+        Self { remove: if forward { Vec::new() } else { keys.into() }, ..Self::default() }
+    }
+
+    fn apply(&self, request: &mut RequestHeader) {
+        for name in &self.remove {
+            request.remove_header(name);
+        }
+        for (name, value) in &self.set {
+            // Fails only when there are more headers than a request can have.
+            let _ = request.insert_header(name, value);
+        }
+    }
+}
+
+impl From<Allowed<'_>> for Entry {
+    fn from(Allowed { remove, set, identity }: Allowed<'_>) -> Self {
+        let remove = remove.into_iter().filter_map(|name| name.parse().ok()).collect();
+        let pair = |(name, value): (&str, std::borrow::Cow<'_, str>)| {
+            Some((name.parse().ok()?, HeaderValue::from_str(&value).ok()?))
+        };
+        let set = set.into_iter().filter_map(pair).collect();
+        Self { remove, set, grant: identity.map(|identity| identity.grant) }
+    }
+}
+
+fn text(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
+    /// What a client says of itself is written down, but not without end.
+    const MAX_BYTES: usize = 128;
+    let text = headers.get(name)?.to_str().ok()?.trim();
+    (1..=MAX_BYTES).contains(&text.len()).then(|| text.to_owned())
+}
+
+/// Whether the caller may use a model by one of these names.
+pub(crate) fn may_use(names: &Headers, headers: &HeaderMap, models: &[&str]) -> bool {
+    let Some(allowed) = headers.get(&names.models) else { return true };
+    let mut allowed = allowed.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+    allowed.any(|allowed| models.iter().any(|model| model.as_bytes() == allowed))
+}
+
+/// Refuses a caller that may not use the model it asks for.
+pub(super) fn check_model(
+    names: &Headers,
+    request: &RequestHeader,
+    asked: &str,
+    model: Option<&Model>,
+) -> Result<(), Interrupted> {
+    if may_use(names, &request.headers, &[asked, model.map_or(asked, |model| &model.id)]) {
+        return Ok(());
+    }
+    let denial = Denial::new(Reason::Model, request.uri.path().as_bytes(), None);
+    Err(Interrupted::Failed(ApiError::denied(denial)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        pairs.iter().map(|&(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value))).collect()
+    }
+
+    #[test]
+    fn models_are_compared_whole() {
+        let names = Headers::default();
+        let some = headers(&[("x-switchyard-models", "a, b/c")]);
+        assert!(may_use(&names, &some, &["x", "b/c"]) && may_use(&names, &some, &["a"]));
+        assert!(!may_use(&names, &some, &["b", "c", "", "a,"]));
+        assert!(!may_use(&names, &headers(&[("x-switchyard-models", "")]), &["a"]));
+        assert!(may_use(&names, &headers(&[]), &["a"]));
+    }
+}
