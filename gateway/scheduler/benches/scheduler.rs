@@ -37,7 +37,11 @@ impl Load {
     fn new(policy: PolicySettings, models: u32, waiting: u64, mix: Mix) -> Self {
         let ids: Vec<_> = (0..models).map(ModelId).collect();
         let mut settings = Settings { policy, ..Settings::default() };
-        let model = ModelSettings { concurrency: 1, ttl: Some(Duration::from_secs(3600)), ..ModelSettings::default() };
+        let mut model = ModelSettings { ttl: Some(Duration::from_secs(3600)), ..ModelSettings::default() };
+        if let PolicySettings::Fifo(_) = settings.policy {
+            // So that every model is full and somebody waits for it.
+            model.concurrency = 1;
+        }
         settings.models = ids.iter().map(|&id| (id, model.clone())).collect();
         let together = GroupSettings { swap: false, exclusive: false, persistent: false, members: ids.clone() };
         settings.eviction = EvictionSettings::Groups(vec![together]);

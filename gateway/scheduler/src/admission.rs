@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, collections::BTreeSet, time::Duration};
 
 use crate::{
     AdmissionSettings, Band, BandView, Bounds, Priority, Timestamp,
-    queue::{Chain, List, Requests, Slot},
+    queue::{Arrivals, Chain, List, Requests, Slot},
 };
 
 /// The waiting requests by what admission has to know of them.
@@ -19,9 +19,8 @@ pub(crate) struct Backlog {
 
 #[derive(Debug, Default)]
 struct BandBacklog {
-    requests: u64,
     bytes: u64,
-    list: List,
+    arrivals: Arrivals,
 }
 
 /// Whether an arrival may wait.
@@ -41,9 +40,8 @@ impl Backlog {
         }
         let (priority, bytes) = (requests[slot].priority, requests[slot].bytes);
         let band = &mut self.bands[priority.band().index()];
-        band.requests += 1;
         band.bytes += bytes;
-        band.list.push_back(requests.entries_mut(), Chain::Band, slot);
+        band.arrivals.push(requests, slot);
         if priority.is_sheddable() {
             let level = self.sheddable.entry(priority).or_default();
             level.push_back(requests.entries_mut(), Chain::Sheddable, slot);
@@ -55,9 +53,8 @@ impl Backlog {
     pub(crate) fn remove(&mut self, requests: &mut Requests, slot: Slot) {
         let (priority, bytes) = (requests[slot].priority, requests[slot].bytes);
         let band = &mut self.bands[priority.band().index()];
-        band.requests -= 1;
         band.bytes -= bytes;
-        band.list.unlink(requests.entries_mut(), Chain::Band, slot);
+        band.arrivals.remove(requests, slot);
         if let Some(level) = self.sheddable.get_mut(&priority) {
             level.unlink(requests.entries_mut(), Chain::Sheddable, slot);
             if level.front().is_none() {
@@ -91,7 +88,7 @@ impl Backlog {
         let arrival = &requests[slot];
         let band = arrival.priority.band();
         let in_band = &self.bands[band.index()];
-        let over_band = excess(settings.bands[band.index()].bounds, in_band.requests, in_band.bytes);
+        let over_band = excess(settings.bands[band.index()].bounds, in_band.arrivals.len(), in_band.bytes);
         let over_all = excess(settings.total, self.requests(), self.bands.iter().map(|band| band.bytes).sum());
         // Where bounds were lowered under what waits, an arrival has to make up for itself only.
         let mut wanted = over_band.max(over_all).min(Bounds { requests: 1, bytes: arrival.bytes });
@@ -118,14 +115,14 @@ impl Backlog {
 
     /// Waiting requests of all bands.
     pub(crate) fn requests(&self) -> u64 {
-        self.bands.iter().map(|band| band.requests).sum()
+        self.bands.iter().map(|band| band.arrivals.len()).sum()
     }
 
     pub(crate) fn views(&self, requests: &Requests) -> [BandView; 3] {
         self.bands.each_ref().map(|band| BandView {
-            requests: band.requests,
+            requests: band.arrivals.len(),
             bytes: band.bytes,
-            oldest: band.list.front().map(|slot| requests[slot].arrived),
+            oldest: band.arrivals.oldest().map(|slot| requests[slot].arrived),
         })
     }
 

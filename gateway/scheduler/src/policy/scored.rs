@@ -104,9 +104,10 @@ struct Lane {
     unloaded: Vec<BTreeSet<(Key, ModelIx)>>,
     classes: Tournament<Key>,
     class_aside: Vec<bool>,
-    /// All candidates as they would stand without aging, and without affinity: to tell who was passed over.
+    /// To tell who was passed over: all candidates as they would stand without aging; and the ready ones to whom
+    /// affinity gives less than to others, as they would stand without it.
     ageless: Tournament<Key>,
-    plain: Tournament<Key>,
+    curbed: Tournament<Key>,
 }
 
 impl Lane {
@@ -117,7 +118,7 @@ impl Lane {
             classes: Tournament::new(classes, Key::NONE),
             class_aside: vec![false; classes],
             ageless: Tournament::new(models, Key::NONE),
-            plain: Tournament::new(models, Key::NONE),
+            curbed: Tournament::new(models, Key::NONE),
         }
     }
 
@@ -199,17 +200,18 @@ impl Scored {
         }
         let mut ready = None;
         let mut unloaded = None;
-        let mut plain = None;
+        let mut curbed = None;
         let mut ageless = None;
         if let (Some(slot), true) = (best, is_candidate) {
             let entry = &requests[slot];
             let key = self.key(entry);
             if queue.standing == Standing::Ready {
-                ready = Some(key.plus(self.lift(queue, entry.priority) * self.order.unit()));
+                let affinity = self.order.affinity(entry.priority);
+                ready = Some(key.plus(i128::from(affinity) * self.order.unit()));
+                curbed = (affinity < self.order.affinity).then_some(key);
             } else {
                 unloaded = Some(key);
             }
-            plain = (self.order.affinity > 0).then_some(key);
             ageless = if self.order.ages() { self.ageless(requests, queue) } else { None };
         }
 
@@ -218,7 +220,7 @@ impl Scored {
         queue.is_candidate = is_candidate;
         let lane = &mut self.lanes[usize::from(queue.traits.takes_slot)];
         lane.ready.set(model, ready);
-        lane.plain.set(model, plain);
+        lane.curbed.set(model, curbed);
         lane.ageless.set(model, ageless);
         if queue.unloaded != unloaded {
             let class = queue.traits.class.unwrap_or(lane.unloaded.len() - 1);
@@ -335,16 +337,20 @@ impl Policy for Scored {
 
     fn passed_by(&self, requests: &Requests, candidate: Candidate) -> Passed {
         let queue = &self.models[candidate.model];
-        let id = requests[candidate.slot].id;
+        let picked = &requests[candidate.slot];
         let lane = &self.lanes[usize::from(queue.traits.takes_slot)];
-        let other = |key: Option<Key>| key.map(|key| key.arrival.0).filter(|&other| other != id);
-        if queue.traits.takes_slot {
-            let best = |tournament: &Tournament<Key>| other(tournament.best().map(|(_, key)| key));
-            Passed { by_aging: best(&lane.ageless), by_affinity: best(&lane.plain) }
-        } else {
+        let other = |key: Option<Key>| key.map(|key| key.arrival.0).filter(|&other| other != picked.id);
+        let key_of = |best: Option<(usize, Key)>| best.map(|(_, key)| key);
+        if !queue.traits.takes_slot {
             // Those that take no slot compete only with requests of their own model.
             let by_aging = if self.order.ages() { other(self.ageless(requests, queue)) } else { None };
-            Passed { by_aging, by_affinity: None }
+            return Passed { by_aging, by_affinity: None };
+        }
+        // Without affinity it could lose only to one that has less of it: an unloaded model's, or a curbed one.
+        let without_affinity = [Some(self.key(picked)), key_of(lane.classes.best()), key_of(lane.curbed.best())];
+        Passed {
+            by_aging: other(key_of(lane.ageless.best())),
+            by_affinity: other(without_affinity.into_iter().flatten().max()),
         }
     }
 }

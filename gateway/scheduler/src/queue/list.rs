@@ -12,15 +12,13 @@ const NIL: Slot = Slot::MAX;
 pub(crate) enum Chain {
     /// The waiting requests of one model at one priority level.
     Level,
-    /// The waiting requests of one band.
-    Band,
     /// The waiting sheddable requests at one priority, of all models.
     Sheddable,
 }
 
 impl Chain {
     /// How many kinds there are.
-    pub(crate) const COUNT: usize = 3;
+    pub(crate) const COUNT: usize = 2;
 }
 
 /// An entry's neighbours in one list.

@@ -91,6 +91,11 @@ impl Requests {
         entry
     }
 
+    /// Whether the request under this id, last seen in this place, still waits.
+    pub(crate) fn is_waiting(&self, id: RequestId, slot: Slot) -> bool {
+        self.entries.get(slot as usize).is_some_and(|entry| entry.id == id && entry.is_waiting())
+    }
+
     /// The waiting requests in arrival order.
     pub(crate) fn waiting(&self) -> Vec<Slot> {
         let waiting = self.entries.iter().filter(|(_, entry)| entry.is_waiting());
@@ -122,8 +127,9 @@ impl Index<Slot> for Requests {
     }
 }
 
-/// Ids are consecutive numbers; a multiplication spreads them.
+/// Ids are consecutive numbers, so their low bits are a perfect hash already, and neighbours stay neighbours. The high
+/// bits, by which the table tells the entries of one bucket apart, are spread.
 fn hash(id: RequestId) -> u64 {
-    let hash = id.0.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    hash ^ (hash >> 32)
+    const LOW: u64 = (1 << 57) - 1;
+    (id.0 & LOW) | (id.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) & !LOW)
 }
