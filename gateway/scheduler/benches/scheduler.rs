@@ -18,8 +18,6 @@ enum Mix {
     Uniform,
     /// Evenly spread over -100 to 100: 201 levels for each model.
     Mixed,
-    /// Any 64-bit number: each request is a level of its own.
-    Distinct,
 }
 
 struct Load {
@@ -80,7 +78,6 @@ impl Load {
         let priority = match self.mix {
             Mix::Uniform => 0,
             Mix::Mixed => (self.random() >> 32) as i64 % 201 - 100,
-            Mix::Distinct => self.random() as i64,
         };
         self.now += 100;
         let id = RequestId(self.next);
@@ -114,7 +111,7 @@ fn bench(criterion: &mut Criterion) {
         ("serial", PolicySettings::Serial(SerialSettings::default())),
         ("fifo", PolicySettings::Fifo(FifoSettings::default())),
     ] {
-        for (mix, name) in [(Mix::Uniform, "uniform"), (Mix::Mixed, "mixed"), (Mix::Distinct, "distinct")] {
+        for (mix, name) in [(Mix::Uniform, "uniform"), (Mix::Mixed, "mixed")] {
             let mut group = criterion.benchmark_group(format!("{policy}/{name}"));
             group.throughput(Throughput::Elements(1));
             group.sample_size(10).warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1));

@@ -27,7 +27,9 @@ pub enum Action {
         outcome: Outcome,
         /// How long it waited.
         waited: Duration,
-        /// When it is worth coming back, from the rate at which the queue drains.
+        /// When it is worth coming back: once all that wait now will have gone at the rate at which the queue drains, 1
+        /// to 60 seconds; after a failed load, when the next try is due; at shutdown, 5 seconds; for an unknown model
+        /// never.
         retry_after: Option<Duration>,
     },
     /// Start the replica. Everything in its way has been stopped and reaped. Answer with `LoadDone`.
@@ -36,7 +38,8 @@ pub enum Action {
         replica: ReplicaId,
         /// The number of this load.
         generation: Generation,
-        /// The request that it is loaded for; none for a preload.
+        /// The request that it is loaded for, now; none for a preload. The load may pass to another that waits for the
+        /// model.
         request: Option<RequestId>,
         /// Replicas that were stopped to make room.
         evicted: Vec<ReplicaId>,
@@ -64,19 +67,24 @@ pub struct Decision {
     pub band: Band,
     /// Points of the model (`fifo`).
     pub model_priority: i64,
-    /// Points for a model that was ready (`serial`).
+    /// Points for a model that was ready when the request was picked (`serial`), capped so that they lift nobody out of
+    /// its band. None where the pick was made before: for the first dispatch after a load, and for a request that goes
+    /// ahead of a better one because that one would evict what was loaded for it.
     pub affinity: u32,
     /// Points for having waited (`serial`): waited seconds over the divisor.
     pub aging: f64,
-    /// The sum of the four terms. For people: the order itself is decided in exact integers.
+    /// The sum of the four terms. For people: the order itself is decided in exact integers, and the requests of one
+    /// model go by what they score without affinity.
     pub score: f64,
     /// From arrival to dispatch, loading included.
     pub waited: Duration,
-    /// The part of `waited` in which this request's model was being made ready for it: evictions and the load.
+    /// The part of `waited` in which the replica that it goes to was being made ready: evictions and the load, for
+    /// whomever they were. None if the replica was ready at the request's arrival.
     pub swap: Option<Duration>,
-    /// The request that would have gone in its place without aging.
+    /// The request that would have been picked in its place without aging: from the moment of the pick, which for a
+    /// request that a load was for is the beginning of its swap.
     pub passed_by_aging: Option<RequestId>,
-    /// The request that would have gone in its place without swap affinity.
+    /// The request that would have been picked in its place without swap affinity.
     pub passed_by_affinity: Option<RequestId>,
     /// How many requests still wait after this dispatch.
     pub still_waiting: u64,
@@ -122,11 +130,11 @@ impl Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum StopReason {
-    /// Another model needs its room.
+    /// Another model needs its room; it was idle.
     Evicted,
     /// It was idle for its ttl.
     Idle,
-    /// Everyone who waited for its load has left, and it is in somebody's way.
+    /// It was still loading for nobody (a preload, or all who waited for it have left) and is in somebody's way.
     Abandoned,
     /// An operator asked.
     Unload,

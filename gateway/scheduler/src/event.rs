@@ -11,7 +11,8 @@ pub enum Event {
     /// A request wants to go. Ends in exactly one `Dispatch` or `Reject`, unless it is cancelled first.
     Arrive(Request),
     /// The client is gone. Takes the request out of whatever state it is in; unknown numbers are ignored, so a
-    /// cancel that crosses its own dispatch gives the slot back.
+    /// cancel that crosses its own dispatch gives the slot back. One that comes together with the end of the request's
+    /// ttl wins.
     Cancel {
         /// Which.
         id: RequestId,
@@ -23,7 +24,8 @@ pub enum Event {
         /// What it used, as far as known.
         usage: Usage,
     },
-    /// A `Load` has ended. After a failure the process is gone: no `StopDone` or `Exited` follows.
+    /// A `Load` has ended. After a failure the process is gone: no `Exited` follows, and if a `Stop` crossed it, a
+    /// `StopDone` may follow or not.
     LoadDone {
         /// Which replica.
         replica: ReplicaId,
@@ -40,7 +42,8 @@ pub enum Event {
         /// Of which load.
         generation: Generation,
     },
-    /// A ready replica went away by itself; it is reaped.
+    /// A replica went away by itself; it is reaped. The requests that it ran end through their own `Finished`. It is
+    /// paused like after a failed load.
     Exited {
         /// Which replica.
         replica: ReplicaId,
@@ -48,17 +51,21 @@ pub enum Event {
         generation: Generation,
     },
     /// An operator wants these models out of memory now, whether they run something or not. Waiting requests stay
-    /// and load them again.
+    /// and load them again. Remote servers are left alone: they hold no memory here.
     Unload {
         /// Which; empty means all.
         models: Vec<ModelId>,
     },
-    /// An operator wants these models loaded ahead of any request, as far as they fit and nobody waits.
+    /// An operator wants these models loaded ahead of any request, in this order, once nobody waits. One that would
+    /// send away another of the same `Preload` is dropped, and so is one that fails or is paused; one that has to wait
+    /// for a running request of another model waits.
     Preload {
         /// Which.
         models: Vec<ModelId>,
     },
-    /// The settings changed. Waiting requests keep their place; those whose model is gone are rejected.
+    /// The settings changed. Waiting requests keep their place, under the new order and time limits; those whose model
+    /// is gone are rejected. Replicas that are no longer configured, or are at another revision, are stopped when idle,
+    /// at once while they load; what they run may finish. A new revision ends the pause after failures.
     Reconfigure(Box<Settings>),
     /// Shut down: reject what waits and what still arrives, let running requests finish, stop every replica, then
     /// say `Drained`.
@@ -71,7 +78,7 @@ pub enum Event {
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Request {
-    /// Its number; larger than any before.
+    /// Its number; larger than any before, for it stands for arrival order where scores are equal.
     pub id: RequestId,
     /// The model it asks for.
     pub model: ModelId,

@@ -40,11 +40,13 @@ impl Default for PolicySettings {
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SerialSettings {
-    /// Points for a request whose model is ready now: 0 (off) to 99, so that it never crosses a band.
+    /// Points for a request whose model is ready now: 0 (off) to 99. A request near the upper end of its band gets only
+    /// what is left up to there, so that the bonus never crosses a band.
     pub swap_affinity_bonus: u32,
     /// A waiting request gains one point each time this many seconds pass; 0 turns aging off.
     pub aging_divisor: u32,
-    /// How many jobs run at once; at least 1.
+    /// How many jobs run at once; at least 1. A request that a model is being loaded for holds one, and so does one
+    /// that waits for room: what the best request waits for, nobody less urgent uses up meanwhile.
     pub slots: u32,
 }
 
@@ -62,7 +64,10 @@ pub struct FifoSettings {
     pub model_priority: BTreeMap<ModelId, i64>,
 }
 
-/// Bounds on what waits. A request that goes at once never counts.
+/// Bounds on what waits. A request that goes at once never counts. An arrival that would exceed a bound displaces the
+/// newest of the least urgent sheddable requests that are less urgent than itself, as many as it needs; if they are too
+/// few, it is refused and they stay. Only the lowest band is sheddable: at the bound of another band, the arrival is
+/// refused.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct AdmissionSettings {
@@ -162,19 +167,22 @@ impl Default for BackoffSettings {
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ModelSettings {
-    /// How many replicas it has; at least 1.
+    /// How many replicas it has; at least 1. One is loaded for the first request; each other when all that are ready are
+    /// full and it fits without sending anyone away. Requests go to the one that runs the least.
     pub replicas: u32,
     /// Requests that one replica runs at once; at least 1. Bounds what runs, not what waits.
     pub concurrency: u32,
-    /// Unload after this long without a request, counted from the end of the last one.
+    /// Unload after this long without a request, counted from the end of the last one, or of the load. It does not run
+    /// out while somebody waits for the model.
     pub ttl: Option<Duration>,
     /// Changes when the process would have to be restarted: a replica that was loaded at another revision is
-    /// stopped once it is idle, and serves nothing more.
+    /// stopped once it is idle, and serves nothing more. So does a change of `managed`.
     pub revision: u64,
     /// Whether loading it takes room on this machine. A remote server does not: it evicts nothing, nothing evicts
     /// it, it has no ttl, and its `Load` is a health check.
     pub managed: bool,
-    /// Whether a running request counts against `serial`'s slots.
+    /// Whether a running request counts against `serial`'s slots. One that does not, goes whenever its model has a place
+    /// free, unless it would keep busy what a better request needs gone.
     pub takes_slot: bool,
 }
 

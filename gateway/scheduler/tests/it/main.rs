@@ -9,5 +9,6 @@ mod priority;
 mod properties;
 mod serial;
 mod shell;
+mod steps;
 mod swap;
 mod yard;
