@@ -82,7 +82,8 @@ impl Load {
         self.now += 100;
         let id = RequestId(self.next);
         self.next += 1;
-        let request = Request { id, model: ModelId(model), priority: Priority(priority), bytes: 1_000, ttl: None };
+        let request =
+            Request { id, model: ModelId(model), priority: Priority(priority), bytes: 1_000, ttl: None, caller: None };
         self.scheduler.handle(Timestamp(self.now), Event::Arrive(request));
         self.poll();
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{Generation, ModelId, Priority, ReplicaId, RequestId, Settings};
+use crate::{CallerId, Generation, ModelId, Priority, ReplicaId, RequestId, Settings};
 
 /// Something that happened. Give it to [`crate::Scheduler::handle`] with the time at which it did.
 #[derive(Clone, Debug, PartialEq)]
@@ -88,6 +88,21 @@ pub struct Request {
     pub bytes: u64,
     /// The longest it wants to wait; can only shorten the band's.
     pub ttl: Option<Duration>,
+    /// Whose it is, where the caller has limits.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub caller: Option<Caller>,
+}
+
+/// Who sends a request, and how many requests of it there may be at once. The latest request's limits count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Caller {
+    /// Who.
+    pub id: CallerId,
+    /// That wait; more are rejected. None for no bound but those of all.
+    pub waiting: Option<u32>,
+    /// That run, at least 1; more wait for the earlier ones to end. None for no bound.
+    pub running: Option<u32>,
 }
 
 /// Tokens that a request used; zero where unknown.

@@ -19,8 +19,8 @@ mod settings;
 mod time;
 
 pub use action::{Action, Decision, Outcome, StopReason};
-pub use event::{Event, Request, Usage};
-pub use ids::{Generation, ModelId, ReplicaId, RequestId};
+pub use event::{Caller, Event, Request, Usage};
+pub use ids::{CallerId, Generation, ModelId, ReplicaId, RequestId};
 pub use priority::{Band, Priority};
 pub use scheduler::{BandView, ReplicaState, ReplicaView, Scheduler};
 pub use settings::{

@@ -1,6 +1,7 @@
 //! The state machine itself: events in, actions out.
 
 mod dispatch;
+mod gate;
 mod lifecycle;
 mod shutdown;
 mod swap;
@@ -24,6 +25,7 @@ pub struct Scheduler {
     now: Timestamp,
     requests: Requests,
     backlog: Backlog,
+    gate: gate::Gate,
     policy: Box<dyn Policy>,
     fleet: Fleet,
     eviction: Box<dyn Eviction>,
@@ -49,6 +51,7 @@ impl Scheduler {
             now: Timestamp::ZERO,
             requests: Requests::default(),
             backlog: Backlog::default(),
+            gate: gate::Gate::default(),
             policy: policy::build(&settings.policy, &traits(&fleet, &*eviction)),
             fleet,
             eviction,
@@ -79,6 +82,7 @@ impl Scheduler {
             self.cancel(id);
         }
         self.expire();
+        self.unpark();
         match event {
             Event::Arrive(request) => self.arrive(&request),
             Event::Finished { id, usage: _ } => self.finished(id),
@@ -91,6 +95,7 @@ impl Scheduler {
             Event::Drain => self.begin_drain(),
             Event::Cancel { .. } | Event::Tick => {}
         }
+        self.unpark();
         self.ring_alarms();
         self.dispatch_round(true);
         self.start_preloads();
@@ -154,8 +159,9 @@ impl Scheduler {
         };
         let slot = self.requests.insert(request, model, self.now);
         self.backlog.add(&self.settings.admission, &mut self.requests, slot, self.now);
-        self.policy.push(&mut self.requests, slot);
-        if self.backlog.judge(&self.settings.admission, &self.requests, slot) != Verdict::Fits {
+        self.enter(slot, request.caller.as_ref());
+        let verdict = self.backlog.judge(&self.settings.admission, &self.requests, slot);
+        if verdict != Verdict::Fits || self.gate.is_over(&self.requests[slot]) {
             self.admit(slot);
         }
     }
@@ -165,6 +171,10 @@ impl Scheduler {
         // Bounds are for what waits: if it can go at once, it may.
         self.dispatch_round(false);
         if !self.requests[slot].is_waiting() {
+            return;
+        }
+        if self.gate.is_over(&self.requests[slot]) {
+            self.reject(slot, Outcome::RejectedCapacity);
             return;
         }
         match self.backlog.judge(&self.settings.admission, &self.requests, slot) {
@@ -190,7 +200,9 @@ impl Scheduler {
     fn finished(&mut self, id: RequestId) {
         let Some(slot) = self.requests.find(id) else { return };
         let Stage::Running(run) = self.requests[slot].stage else { return };
-        let model = self.requests.remove(slot).model;
+        let entry = self.requests.remove(slot);
+        self.gate.end(&entry);
+        let model = entry.model;
         self.running -= 1;
         self.running_slots -= u64::from(run.takes_slot);
         let replica = &mut self.fleet.get_mut(model).replicas[run.replica as usize];
@@ -227,7 +239,9 @@ impl Scheduler {
 
     /// Takes a request out of everything that concerns only those who wait.
     fn leave_queue(&mut self, slot: Slot) {
-        self.policy.remove(&mut self.requests, slot);
+        if !self.requests[slot].is_parked() {
+            self.policy.remove(&mut self.requests, slot);
+        }
         self.backlog.remove(&mut self.requests, slot);
         self.release_swap(slot);
     }
@@ -236,6 +250,7 @@ impl Scheduler {
     fn forget(&mut self, slot: Slot) -> Entry {
         self.leave_queue(slot);
         let entry = self.requests.remove(slot);
+        self.gate.leave(&entry, slot);
         if self.policy.head(entry.model).is_none() {
             // Its model's ttl runs again.
             self.refresh(entry.model);
@@ -243,10 +258,12 @@ impl Scheduler {
         entry
     }
 
-    /// Builds the policy anew and queues everybody who waits, in arrival order.
+    /// Builds the policy anew and queues everybody who waits and is not parked, in arrival order.
     fn rebuild_policy(&mut self) {
         self.policy = policy::build(&self.settings.policy, &traits(&self.fleet, &*self.eviction));
-        for slot in self.requests.waiting() {
+        let mut waiting = self.requests.waiting();
+        waiting.retain(|&slot| !self.requests[slot].is_parked());
+        for slot in waiting {
             self.policy.push(&mut self.requests, slot);
         }
     }

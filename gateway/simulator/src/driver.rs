@@ -237,6 +237,7 @@ impl<'a, G: Gate> Driver<'a, G> {
             // About four letters a token.
             bytes: u64::from(arrival.prompt) * 4,
             ttl: class.ttl,
+            caller: None,
         };
         self.plan_arrival(index + 1);
         self.lives.push(Life { arrival, first_token: None, ended: self.now, end: End::Left });

@@ -9,6 +9,7 @@ mod ticket;
 
 use std::{
     collections::HashMap,
+    hash::RandomState,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -18,8 +19,10 @@ use std::{
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use switchyard_policy::{Grant, LimitSettings};
 use switchyard_scheduler::{
-    Action, Event, Generation, ModelId, Priority, ReplicaId, Request, RequestId, Scheduler, StopReason, Timestamp,
+    Action, Caller, CallerId, Event, Generation, ModelId, Priority, ReplicaId, Request, RequestId, Scheduler,
+    StopReason, Timestamp,
 };
 use tokio::{
     sync::{Notify, mpsc, oneshot, watch},
@@ -27,7 +30,7 @@ use tokio::{
 };
 
 pub use refusal::Refusal;
-use ticket::{Answer, Grant};
+use ticket::{Answer, Passage};
 pub use ticket::{Slot, Ticket};
 
 use crate::{
@@ -53,6 +56,8 @@ pub struct Arrival {
     pub bytes: u64,
     /// The longest it wants to wait; can only shorten what is configured.
     pub ttl: Option<Duration>,
+    /// What its key stands for, with the limits on it; none without a key.
+    pub caller: Option<Arc<Grant>>,
 }
 
 struct Shared {
@@ -63,6 +68,8 @@ struct Shared {
     origin: Instant,
     /// Wakes the timer when the scheduler's deadline has moved forward.
     deadline_moved: Notify,
+    /// Numbers callers, so that nothing of a key is in a number.
+    caller_numbers: RandomState,
     draining: AtomicBool,
     drained: watch::Sender<bool>,
 }
@@ -88,6 +95,8 @@ struct Core {
 struct Cause<'a> {
     /// The request whose own call this is: its answer is returned rather than sent.
     own: Option<RequestId>,
+    /// How many requests of its caller may wait, where that is limited.
+    waiting_limit: Option<u32>,
     /// Why a model server is not there.
     failure: Option<&'a Failure>,
 }
@@ -124,6 +133,7 @@ impl Dispatcher {
             metrics,
             origin: Instant::now(),
             deadline_moved: Notify::new(),
+            caller_numbers: RandomState::new(),
             draining: AtomicBool::new(false),
             drained: watch::Sender::new(false),
         });
@@ -214,14 +224,17 @@ impl Shared {
     }
 
     fn submit(self: &Arc<Self>, arrival: Arrival) -> Ticket {
-        let Arrival { model, priority, bytes, ttl } = arrival;
+        let Arrival { model, priority, bytes, ttl, caller } = arrival;
         let mut core = self.core.lock();
         let id = RequestId(core.next_request);
         core.next_request += 1;
         // Every model of any settings has a number, so a miss is impossible; the scheduler refuses what is gone.
         let number = core.numbers.get(&model.id).copied().unwrap_or(ModelId(u32::MAX));
-        let request = Request { id, model: number, priority, bytes, ttl };
-        match self.handle(&mut core, Event::Arrive(request), Cause { own: Some(id), failure: None }) {
+        let caller = caller.and_then(|grant| self.limits(&grant));
+        let request = Request { id, model: number, priority, bytes, ttl, caller };
+        let waiting_limit = request.caller.as_ref().and_then(|caller| caller.waiting);
+        let cause = Cause { own: Some(id), waiting_limit, ..Cause::default() };
+        match self.handle(&mut core, Event::Arrive(request), cause) {
             Some(answer) => Ticket::answered(Arc::clone(self), id, answer),
             None => {
                 let (sender, receiver) = oneshot::channel();
@@ -229,6 +242,12 @@ impl Shared {
                 Ticket::waiting(Arc::clone(self), id, receiver)
             }
         }
+    }
+
+    fn limits(&self, grant: &Grant) -> Option<Caller> {
+        let LimitSettings { waiting, running } = grant.limits;
+        let id = CallerId(grant.number(&self.caller_numbers));
+        (waiting.is_some() || running.is_some()).then_some(Caller { id, waiting, running })
     }
 
     fn leave(&self, id: RequestId) {
@@ -277,10 +296,11 @@ impl Shared {
                 self.metrics.on_dispatch(&decision);
                 let live = core.live.get(&replica).filter(|live| live.generation == generation)?;
                 let failure = live.failure.subscribe();
-                Some((id, Answer::Go(Grant { replica, model: Arc::clone(&live.model), decision, failure })))
+                Some((id, Answer::Go(Passage { replica, model: Arc::clone(&live.model), decision, failure })))
             }
             Action::Reject { id, outcome, waited, retry_after } => {
-                Some((id, Answer::No(Refusal::new(id, outcome, waited, retry_after, cause.failure))))
+                let limit = cause.waiting_limit.filter(|_| cause.own == Some(id));
+                Some((id, Answer::No(Refusal::new(id, outcome, waited, retry_after, cause.failure, limit))))
             }
             Action::Load { replica, generation, request, evicted } => {
                 let model = Arc::clone(core.models.get(&replica.model)?);
@@ -334,7 +354,7 @@ impl Shared {
             {
                 core.on_failure(*replica, *generation, failure);
             }
-            self.handle(&mut core, event, Cause { own: None, failure: failure.as_ref() });
+            self.handle(&mut core, event, Cause { failure: failure.as_ref(), ..Cause::default() });
         }
     }
 

@@ -28,10 +28,15 @@ impl Refusal {
         waited: Duration,
         retry_after: Option<Duration>,
         failure: Option<&Failure>,
+        waiting_limit: Option<u32>,
     ) -> Self {
         let message = match (outcome, failure) {
             (Outcome::LoadFailed, Some(failure)) => Arc::clone(&failure.message),
             (Outcome::LoadFailed, None) => "the model could not be loaded; see /logs".into(),
+            (Outcome::RejectedCapacity, _) if let Some(limit) = waiting_limit => format!(
+                "the queue is full, or {limit} requests with this key wait already, which is its limit; try again later"
+            )
+            .into(),
             (Outcome::RejectedCapacity, _) => {
                 "the queue is full and nothing in it is less urgent; try again later, or raise routing.admission".into()
             }

@@ -16,11 +16,11 @@ use crate::{backend::Failure, config::Model};
 
 /// What the scheduler decided about a request. Plain data: giving back what it stands for is its holder's duty.
 pub(super) enum Answer {
-    Go(Grant),
+    Go(Passage),
     No(Refusal),
 }
 
-pub(super) struct Grant {
+pub(super) struct Passage {
     pub(super) replica: ReplicaId,
     pub(super) model: Arc<Model>,
     pub(super) decision: Decision,
@@ -67,7 +67,7 @@ impl Future for Ticket {
                 Poll::Ready(Ok(answer)) => answer,
                 // The sender only goes without an answer when the whole dispatcher does.
                 Poll::Ready(Err(_)) => {
-                    Answer::No(Refusal::new(self.seq, Outcome::Shutdown, Duration::ZERO, None, None))
+                    Answer::No(Refusal::new(self.seq, Outcome::Shutdown, Duration::ZERO, None, None, None))
                 }
                 Poll::Pending => {
                     self.state = State::Waiting(receiver);
@@ -77,7 +77,7 @@ impl Future for Ticket {
             State::Over => return Poll::Pending,
         };
         Poll::Ready(match answer {
-            Answer::Go(Grant { replica, model, decision, failure }) => Ok(Slot {
+            Answer::Go(Passage { replica, model, decision, failure }) => Ok(Slot {
                 seq: self.seq,
                 model,
                 replica,

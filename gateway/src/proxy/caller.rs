@@ -22,7 +22,6 @@ pub(crate) struct Caller {
     pub(super) tenant: Option<String>,
     pub(super) tier: Option<String>,
     /// What the key stands for, where the gateway has seen it.
-    #[expect(dead_code, reason = "its limits are not enforced yet")]
     pub(super) grant: Option<Arc<Grant>>,
 }
 

@@ -94,6 +94,7 @@ impl Gateway {
         arrival: Arrival,
     ) -> Result<Slot, Interrupted> {
         let (priority, model) = (arrival.priority, Arc::clone(&arrival.model));
+        let arrival = Arrival { caller: account.caller.grant.clone(), ..arrival };
         let mut ticket: Ticket = self.dispatcher.submit(arrival);
         account.queued(ticket.seq().0, priority);
         let answer = tokio::select! {
@@ -177,6 +178,7 @@ pub(super) fn arrival(settings: &Settings, model: &Arc<Model>, headers: &HeaderM
         priority: priority.unwrap_or_default(),
         bytes: bytes as u64,
         ttl: ttl.map(Duration::from_millis),
+        caller: None,
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod believed;
 mod changes;
+mod limits;
 mod table;
 
 use serde_json::Value;

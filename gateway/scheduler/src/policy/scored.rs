@@ -246,14 +246,21 @@ impl Policy for Scored {
         let (model, priority, key) = (entry.model, entry.priority, self.key(entry));
         let queue = &mut self.models[model];
         let level = queue.levels.entry(priority).or_default();
-        let is_head = level.front().is_none();
-        level.push_back(requests.entries_mut(), Chain::Level, slot);
-        if is_head {
-            if self.order.ages() {
-                queue.heads.insert((key, priority));
-            }
-            self.update(requests, model);
+        let before = level.front();
+        // Who was parked comes later than some that arrived after it.
+        level.insert(requests.entries_mut(), Chain::Level, slot);
+        if level.front() != Some(slot) {
+            return;
         }
+        if self.order.ages() {
+            let before = before.map(|before| self.key(&requests[before]));
+            let heads = &mut self.models[model].heads;
+            if let Some(before) = before {
+                heads.remove(&(before, priority));
+            }
+            heads.insert((key, priority));
+        }
+        self.update(requests, model);
     }
 
     fn remove(&mut self, requests: &mut Requests, slot: Slot) {

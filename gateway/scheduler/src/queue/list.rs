@@ -72,6 +72,32 @@ impl List {
         self.tail = slot;
     }
 
+    /// Puts in an entry where its arrival belongs, which for most is at the end. Others cost a step for each entry
+    /// between their place and the nearer end.
+    pub(crate) fn insert(&mut self, entries: &mut Slab<Entry>, chain: Chain, slot: Slot) {
+        let id = |slot: Slot| entries[slot as usize].id;
+        let link = |slot: Slot| entries[slot as usize].links[chain as usize];
+        let own = id(slot);
+        let (mut from_tail, mut from_head) = (self.tail, self.head);
+        let (prev, next) = loop {
+            match (some(from_tail), some(from_head)) {
+                (Some(older), _) if id(older) < own => break (older, link(older).next),
+                (_, Some(newer)) if id(newer) > own => break (link(newer).prev, newer),
+                (Some(tail), Some(head)) => (from_tail, from_head) = (link(tail).prev, link(head).next),
+                _ => break (NIL, self.head),
+            }
+        };
+        entries[slot as usize].links[chain as usize] = Link { prev, next };
+        match some(prev) {
+            Some(prev) => entries[prev as usize].links[chain as usize].next = slot,
+            None => self.head = slot,
+        }
+        match some(next) {
+            Some(next) => entries[next as usize].links[chain as usize].prev = slot,
+            None => self.tail = slot,
+        }
+    }
+
     /// Takes out an entry that is in this list.
     pub(crate) fn unlink(&mut self, entries: &mut Slab<Entry>, chain: Chain, slot: Slot) {
         let Link { prev, next } = std::mem::take(&mut entries[slot as usize].links[chain as usize]);

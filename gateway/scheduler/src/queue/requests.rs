@@ -6,7 +6,7 @@ use hashbrown::HashTable;
 use slab::Slab;
 
 use super::list::{Chain, Link};
-use crate::{Generation, Priority, Request, RequestId, Timestamp, fleet::ModelIx};
+use crate::{CallerId, Generation, Priority, Request, RequestId, Timestamp, fleet::ModelIx};
 
 /// The place of a request in the store; reused once the request is forgotten.
 pub(crate) type Slot = u32;
@@ -24,6 +24,8 @@ pub(crate) struct Entry {
     /// When its wait is over; from its own and its band's ttl.
     pub(crate) expires: Option<Timestamp>,
     pub(crate) stage: Stage,
+    /// Whose it is, where that limits it.
+    pub(crate) caller: Option<CallerId>,
     pub(super) links: [Link; Chain::COUNT],
 }
 
@@ -31,6 +33,8 @@ pub(crate) struct Entry {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Stage {
     Waiting,
+    /// Waits to be let into the policy.
+    Parked,
     Running(Running),
 }
 
@@ -46,7 +50,11 @@ pub(crate) struct Running {
 
 impl Entry {
     pub(crate) fn is_waiting(&self) -> bool {
-        matches!(self.stage, Stage::Waiting)
+        matches!(self.stage, Stage::Waiting | Stage::Parked)
+    }
+
+    pub(crate) fn is_parked(&self) -> bool {
+        matches!(self.stage, Stage::Parked)
     }
 }
 
@@ -74,6 +82,7 @@ impl Requests {
             ttl: request.ttl,
             expires: None,
             stage: Stage::Waiting,
+            caller: request.caller.as_ref().map(|caller| caller.id),
             links: Default::default(),
         };
         let slot = Slot::try_from(self.entries.insert(entry)).expect("fewer than 2^32 requests fit into memory");

@@ -215,6 +215,7 @@ impl Scheduler {
         // Before the request leaves the queue: the policy need not look for the next of a model that is full.
         self.refresh(model);
         self.leave_queue(slot);
+        self.gate.start(&self.requests[slot], slot);
         if decision.waited > Default::default() {
             self.backlog.drained_one(self.now);
         }

@@ -1,6 +1,7 @@
 //! The scheduler seen from outside: events in, actions out, time by hand.
 
 mod admission;
+mod callers;
 mod failure;
 mod fifo;
 mod fleet;

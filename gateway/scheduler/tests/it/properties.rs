@@ -10,7 +10,7 @@ use switchyard_scheduler::{
 
 use crate::{
     shell::Shell,
-    steps::{MODELS, eviction, pick, priority, settings, step, take},
+    steps::{MODELS, eviction, limited, pick, priority, settings, step, take},
 };
 
 /// 256 cases each, or as many as `PROPTEST_CASES` says.
@@ -46,7 +46,7 @@ fn all_ready(policy: PolicySettings, models: u32, concurrency: u32) -> Shell {
 }
 
 fn request(model: u32, priority: i64) -> Request {
-    Request { id: RequestId(0), model: ModelId(model), priority: Priority(priority), bytes: 1, ttl: None }
+    Request { id: RequestId(0), model: ModelId(model), priority: Priority(priority), bytes: 1, ttl: None, caller: None }
 }
 
 /// An arrival for a model at a priority, or the end of some request; and the microseconds before it.
@@ -377,4 +377,35 @@ fn replicas_are_listed_in_order() {
     let listed: Vec<_> = shell.scheduler.replicas().map(|view| view.replica).collect();
     let expected: Vec<_> = (0..MODELS).map(|id| ReplicaId { model: ModelId(id), index: 0 }).collect();
     assert_eq!(listed, expected);
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    /// Who may run one request at a time gets the most urgent of them first, and is never idle while one waits.
+    #[test]
+    fn a_limited_caller_goes_by_urgency(traffic in traffic(MODELS)) {
+        let mut shell = all_ready(PolicySettings::Fifo(FifoSettings::default()), MODELS, u32::MAX);
+        for (arrival, _, micros) in traffic {
+            shell.now = shell.now + Duration::from_micros(micros);
+            let mut waiting: Vec<_> = shell.waiting.values().map(|(request, _)| request.clone()).collect();
+            let seen = shell.actions.len();
+            match arrival {
+                Some((model, priority)) => {
+                    let request = Request { caller: Some(limited(0)), ..request(model, priority) };
+                    let id = shell.arrive(request.clone());
+                    waiting.push(Request { id, ..request });
+                }
+                None => {
+                    let Some(&id) = shell.running.keys().next() else { continue };
+                    shell.finish(id);
+                }
+            }
+            let best = waiting.iter().max_by_key(|request| (request.priority, std::cmp::Reverse(request.id)));
+            match dispatched(&shell.actions[seen..])[..] {
+                [] => prop_assert!(waiting.is_empty() || shell.running.len() == 1),
+                ref went => prop_assert_eq!(went, &[best.expect("somebody waited").id]),
+            }
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use switchyard_scheduler::{
-    Action, Event, EvictionSettings, Generation, ModelId, ModelSettings, Outcome, PolicySettings, ReplicaId,
+    Action, Caller, Event, EvictionSettings, Generation, ModelId, ModelSettings, Outcome, PolicySettings, ReplicaId,
     ReplicaState, Request, RequestId, Scheduler, Settings, StopReason, Timestamp, Usage,
 };
 
@@ -22,6 +22,8 @@ pub(crate) struct Shell {
     pub(crate) settings: Settings,
     pub(crate) waiting: BTreeMap<RequestId, (Request, Timestamp)>,
     pub(crate) running: BTreeMap<RequestId, (ReplicaId, Generation)>,
+    /// Who has limits, of those that have not ended.
+    callers: BTreeMap<RequestId, Caller>,
     pub(crate) processes: BTreeMap<ReplicaId, (Generation, Process)>,
     ended: BTreeSet<RequestId>,
     newest: BTreeMap<ReplicaId, Generation>,
@@ -44,6 +46,7 @@ impl Shell {
             settings,
             waiting: BTreeMap::new(),
             running: BTreeMap::new(),
+            callers: BTreeMap::new(),
             processes: BTreeMap::new(),
             ended: BTreeSet::new(),
             newest: BTreeMap::new(),
@@ -63,6 +66,7 @@ impl Shell {
         match &event {
             Event::Arrive(request) => {
                 self.waiting.insert(request.id, (request.clone(), self.now));
+                self.callers.extend(request.caller.clone().map(|caller| (request.id, caller)));
             }
             Event::Cancel { id } => {
                 let was_known = self.waiting.remove(id).is_some() | self.running.remove(id).is_some();
@@ -104,10 +108,30 @@ impl Shell {
             self.actions.push(action);
         }
         self.compare_views();
+        self.check_limits();
+    }
+
+    /// No caller has more waiting or running than it may.
+    fn check_limits(&self) {
+        for caller in self.callers.values() {
+            let count = |ids: &mut dyn Iterator<Item = &RequestId>| {
+                ids.filter(|id| self.callers.get(id).is_some_and(|other| other.id == caller.id)).count()
+            };
+            let (waiting, running) = (count(&mut self.waiting.keys()), count(&mut self.running.keys()));
+            assert!(caller.waiting.is_none_or(|limit| waiting <= limit as usize), "{waiting} of {caller:?} wait");
+            assert!(caller.running.is_none_or(|limit| running <= limit as usize), "{running} of {caller:?} run");
+        }
+    }
+
+    /// Whether a waiting request may have to wait for others of its caller.
+    fn may_be_parked(&self, request: &Request) -> bool {
+        let Some(Caller { id, running: Some(limit), .. }) = request.caller else { return false };
+        self.callers.values().filter(|caller| caller.id == id).count() > limit as usize
     }
 
     fn end(&mut self, id: RequestId) {
         assert!(self.ended.insert(id), "{id:?} ends twice");
+        self.callers.remove(&id);
     }
 
     fn obey(&mut self, action: &Action) {
@@ -180,7 +204,10 @@ impl Shell {
         };
         let own = key(&self.waiting[&id].0);
         let is_held_up = self.waiting.values().any(|(request, _)| {
-            key(request) > own && self.can_be_loaded(request.model) && self.must_leave(request.model, replica)
+            key(request) > own
+                && !self.may_be_parked(request)
+                && self.can_be_loaded(request.model)
+                && self.must_leave(request.model, replica)
         });
         if is_held_up {
             let count = self.exceptions.entry((replica, generation)).or_default();

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use proptest::{prelude::*, sample::Index};
 use switchyard_scheduler::{
-    BackoffSettings, Bounds, Event, EvictionSettings, FifoSettings, Generation, GroupSettings, MatrixSettings, ModelId,
-    ModelSettings, PolicySettings, Priority, Request, RequestId, SerialSettings, Settings,
+    BackoffSettings, Bounds, Caller, CallerId, Event, EvictionSettings, FifoSettings, Generation, GroupSettings,
+    MatrixSettings, ModelId, ModelSettings, PolicySettings, Priority, Request, RequestId, SerialSettings, Settings,
 };
 
 use crate::shell::{Process, Shell};
@@ -20,6 +20,7 @@ pub(crate) enum Step {
         priority: i64,
         bytes: u64,
         ttl: Option<u64>,
+        caller: Option<u64>,
     },
     Cancel(Index),
     Finish(Index),
@@ -46,8 +47,8 @@ pub(crate) fn priority() -> impl Strategy<Value = i64> {
 pub(crate) fn step() -> impl Strategy<Value = Step> {
     let ttl = prop_oneof![4 => Just(None), 1 => (0_u64..30_000).prop_map(Some)];
     prop_oneof![
-        12 => (0..MODELS + 1, priority(), 0_u64..100, ttl)
-            .prop_map(|(model, priority, bytes, ttl)| Step::Arrive { model, priority, bytes, ttl }),
+        12 => (0..MODELS + 1, priority(), 0_u64..100, ttl, prop::option::of(0_u64..4))
+            .prop_map(|(model, priority, bytes, ttl, caller)| Step::Arrive { model, priority, bytes, ttl, caller }),
         3 => any::<Index>().prop_map(Step::Cancel),
         8 => any::<Index>().prop_map(Step::Finish),
         10 => (any::<Index>(), prop::bool::weighted(0.15)).prop_map(|(which, fails)| Step::Answer(which, fails)),
@@ -118,19 +119,26 @@ pub(crate) fn settings() -> impl Strategy<Value = Settings> {
     )
 }
 
+/// A caller with limits of its own, always the same.
+pub(crate) fn limited(id: u64) -> Caller {
+    let (waiting, running) = [(None, Some(1)), (Some(2), Some(1)), (Some(3), Some(2)), (Some(1), None)][id as usize];
+    Caller { id: CallerId(id), waiting, running }
+}
+
 pub(crate) fn pick<T: Copy>(which: Index, among: &[T]) -> Option<T> {
     (!among.is_empty()).then(|| *which.get(among))
 }
 
 pub(crate) fn take(shell: &mut Shell, step: Step) {
     match step {
-        Step::Arrive { model, priority, bytes, ttl } => {
+        Step::Arrive { model, priority, bytes, ttl, caller } => {
             shell.arrive(Request {
                 id: RequestId(0),
                 model: ModelId(model),
                 priority: Priority(priority),
                 bytes,
                 ttl: ttl.map(Duration::from_millis),
+                caller: caller.map(limited),
             });
         }
         Step::Cancel(which) => {

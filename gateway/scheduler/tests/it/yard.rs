@@ -168,7 +168,14 @@ impl Yard {
     }
 
     pub(crate) fn plain(id: u64, letter: char, priority: i64) -> Request {
-        Request { id: RequestId(id), model: model(letter), priority: Priority(priority), bytes: 1, ttl: None }
+        Request {
+            id: RequestId(id),
+            model: model(letter),
+            priority: Priority(priority),
+            bytes: 1,
+            ttl: None,
+            caller: None,
+        }
     }
 
     #[track_caller]
