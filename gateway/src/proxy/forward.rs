@@ -110,6 +110,9 @@ impl Forward<'_> {
         let response = headers::response(upstream, client, &self.account.request_id, &slot.decision)
             .map_err(|_| Interrupted::Failed(ApiError::bad_gateway("the model server's answer cannot be sent on")))?;
         self.account.answered(response.status, events);
+        // llama-server closes the connection after a stream without having said so: whoever took it from the pool in
+        // that moment would lose a request that must not be sent twice.
+        let reusable = !events;
         let mut done = http.response_done();
         if done {
             self.account.release(self.slot);
@@ -117,7 +120,7 @@ impl Forward<'_> {
         self.session.write_response_header(response).await.map_err(|_| Interrupted::ClientGone)?;
         if done {
             self.end(Bytes::new()).await?;
-            return Ok(true);
+            return Ok(reusable);
         }
         let mut at_line_start = LineStart::default();
         loop {
@@ -141,14 +144,14 @@ impl Forward<'_> {
                     if done {
                         self.account.release(self.slot);
                         self.end(chunk).await?;
-                        return Ok(true);
+                        return Ok(reusable);
                     }
                     self.session.write_response_body(chunk, false).await.map_err(|_| Interrupted::ClientGone)?;
                 }
                 Ok(None) => {
                     self.account.release(self.slot);
                     self.end(Bytes::new()).await?;
-                    return Ok(true);
+                    return Ok(reusable);
                 }
                 Err(failure) => {
                     let error = self.why(failure, "broke off in the middle of its answer").await;
