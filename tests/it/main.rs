@@ -1,5 +1,6 @@
 //! Tests from the outside: the real binary, real processes, real sockets.
 
+mod cli;
 mod config;
 mod demo_backend;
 mod envoy;

@@ -1,6 +1,7 @@
 //! Arguments, and the command that each of them starts.
 
 mod check;
+mod keys;
 mod log;
 mod reload;
 mod serve;
@@ -31,6 +32,9 @@ enum Command {
     },
     /// Print the JSON schema of the configuration file.
     Schema,
+    /// Make API keys and their digests.
+    #[command(subcommand)]
+    Keys(keys::KeysCommand),
     /// Run a pretend model server that speaks OpenAI's protocol.
     DemoBackend(switchyard::demo_backend::Options),
 }
@@ -68,6 +72,7 @@ pub(crate) fn run() -> ExitCode {
             println!("{}", switchyard::config::schema_json());
             ExitCode::SUCCESS
         }
+        Command::Keys(command) => keys::run(command),
         Command::DemoBackend(options) => demo_backend(options),
     }
 }

@@ -1,0 +1,71 @@
+//! `switchyard keys`: makes keys and their digests. A key never stands in an argument, where a shell's history and
+//! every user's list of processes would show it.
+
+use std::{io::Read, process::ExitCode};
+
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use clap::Subcommand;
+
+use super::fail;
+
+#[derive(Subcommand)]
+pub(super) enum KeysCommand {
+    /// Make a key: prints it this once, and the YAML to paste under `keys:`.
+    New {
+        /// Whom its requests count for.
+        #[arg(long)]
+        tenant: String,
+        /// Its tier, as under `tiers:` (free, pro and max unless configured).
+        #[arg(long)]
+        tier: String,
+        /// What logs call it.
+        #[arg(long)]
+        name: Option<String>,
+    },
+    /// Print the SHA-256 of the key on standard input, for `sha256:`.
+    Hash,
+}
+
+pub(super) fn run(command: KeysCommand) -> ExitCode {
+    match command {
+        KeysCommand::New { tenant, tier, name } => new(&tenant, &tier, name.as_deref()),
+        KeysCommand::Hash => hash(),
+    }
+}
+
+fn new(tenant: &str, tier: &str, name: Option<&str>) -> ExitCode {
+    let mut secret = [0; 32];
+    if let Err(error) = getrandom::fill(&mut secret) {
+        return fail(format_args!("the system gives no random numbers: {error}"));
+    }
+    let key = format!("sk-sy-{}", URL_SAFE_NO_PAD.encode(secret));
+    println!("{key}\n");
+    println!("# Paste this under `keys:`. The key above is not shown again.");
+    println!("- sha256: {}", switchyard_policy::hash_key(key.as_bytes()));
+    for (setting, value) in [("name", name), ("tenant", Some(tenant)), ("tier", Some(tier))] {
+        if let Some(value) = value {
+            // A JSON string is a YAML string, whatever is in it.
+            println!("  {setting}: {}", serde_json::Value::from(value));
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn hash() -> ExitCode {
+    let mut key = Vec::new();
+    let limit = switchyard_policy::MAX_KEY_BYTES as u64 + 2;
+    if let Err(error) = std::io::stdin().lock().take(limit).read_to_end(&mut key) {
+        return fail(format_args!("cannot read the key from standard input: {error}"));
+    }
+    let key = key.trim_ascii();
+    match key.len() {
+        0 => fail(format_args!("no key on standard input; try: printf %s \"$KEY\" | switchyard keys hash")),
+        length if length > switchyard_policy::MAX_KEY_BYTES => {
+            fail(format_args!("a key has at most {} bytes", switchyard_policy::MAX_KEY_BYTES))
+        }
+        _ => {
+            println!("{}", switchyard_policy::hash_key(key));
+            ExitCode::SUCCESS
+        }
+    }
+}
