@@ -84,6 +84,7 @@ async fn an_answer_may_take_two_minutes_and_be_silent_for_one() {
     }
     let text = String::from_utf8_lossy(&text);
     assert!(text.trim_end().ends_with("data: [DONE]"), "{text}");
-    assert!(text.matches("\"content\"").count() >= 2_000, "{} chunks", text.matches("\"content\"").count());
+    // Random weights also make bytes that are no text and get no chunk.
+    assert!(text.matches("\"content\"").count() >= 1_000, "{} chunks", text.matches("\"content\"").count());
     assert!(start.elapsed() >= Duration::from_secs(120), "{:?}", start.elapsed());
 }

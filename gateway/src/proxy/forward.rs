@@ -21,7 +21,7 @@ use crate::{backend::Failure, config::Model, dispatcher::Slot};
 /// The body is given to the socket in pieces, each with its own timeout.
 const WRITE_PIECE: usize = 256 << 10;
 /// A connection breaks a moment before the supervisor knows why; its words are worth that moment.
-const REASON_PATIENCE: Duration = Duration::from_millis(500);
+const REASON_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Why a request has not been answered in full.
 pub(super) enum Interrupted {
