@@ -92,11 +92,7 @@ pub(crate) async fn answer(
 }
 
 fn refusal(error: ApiError, session: &ServerSession) -> Reply {
-    let id = headers::request_id(&session.req_header().headers);
-    let body = error.to_json(Dialect::OpenAi, id.to_str().unwrap_or_default());
-    let mut reply = Reply::json(error.status, body).with(headers::REQUEST_ID, id);
-    reply.headers.extend(error.headers);
-    reply
+    error.reply(Dialect::OpenAi, &headers::request_id(&session.req_header().headers))
 }
 
 /// Pages of any origin may read the list.

@@ -19,7 +19,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use switchyard_policy::{Grant, LimitSettings};
+use switchyard_policy::{Grant, Identity, LimitSettings};
 use switchyard_scheduler::{
     Action, Caller, CallerId, Event, Generation, ModelId, Priority, ReplicaId, Request, RequestId, Scheduler,
     StopReason, Timestamp,
@@ -58,6 +58,20 @@ pub struct Arrival {
     pub ttl: Option<Duration>,
     /// What its key stands for, with the limits on it; none without a key.
     pub caller: Option<Arc<Grant>>,
+}
+
+impl Arrival {
+    /// A request of nobody in particular, with no body to speak of.
+    #[must_use]
+    pub fn new(model: Arc<Model>) -> Self {
+        Self { model, priority: Priority::default(), bytes: 0, ttl: None, caller: None }
+    }
+
+    /// The same of a caller that the policy knows, as urgent as the policy says.
+    #[must_use]
+    pub fn by(self, identity: &Identity) -> Self {
+        Self { priority: Priority(identity.priority), caller: Some(Arc::clone(&identity.grant)), ..self }
+    }
 }
 
 struct Shared {

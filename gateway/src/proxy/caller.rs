@@ -10,7 +10,7 @@ use std::{
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use pingora::{http::RequestHeader, protocols::http::ServerSession};
-use switchyard_policy::{Allowed, Decision, Denial, Grant, Reason, RequestView};
+use switchyard_policy::{Allowed, Decision, Denial, Grant, Identity, Policy, Reason, RequestView};
 
 use super::{error::ApiError, forward::Interrupted};
 use crate::config::{Callers, Gate, Headers, Model, OLDER_TENANT, Settings};
@@ -32,6 +32,18 @@ pub(super) struct Denied {
     pub(super) error: ApiError,
 }
 
+/// Has a policy decide about a request in somebody's own Pingora proxy, and makes its headers true: what it says of its
+/// sender is replaced by what the policy knows, and the key removed unless it is to go on. Call it first in the
+/// request filter. There is no identity on paths that are open to everyone.
+///
+/// # Errors
+/// The answer to a request that may not pass.
+pub fn identify(policy: &Policy, request: &mut RequestHeader) -> Result<Option<Identity>, ApiError> {
+    let entry = decide(policy, request).map_err(|denied| denied.error)?;
+    entry.apply(request);
+    Ok(entry.identity)
+}
+
 /// Lets a request in and makes its headers true.
 pub(super) fn admit(settings: &Settings, session: &mut ServerSession) -> Result<Caller, Box<Denied>> {
     let callers = &settings.callers;
@@ -46,7 +58,7 @@ pub(super) fn admit(settings: &Settings, session: &mut ServerSession) -> Result<
         _ => {
             let entry = judge(callers, session.req_header())?;
             entry.apply(session.req_header_mut());
-            grant = entry.grant;
+            grant = entry.identity.map(|identity| identity.grant);
         }
     }
     let headers = &session.req_header().headers;
@@ -56,25 +68,34 @@ pub(super) fn admit(settings: &Settings, session: &mut ServerSession) -> Result<
 }
 
 fn judge(callers: &Callers, request: &RequestHeader) -> Result<Entry, Box<Denied>> {
-    let headers: Vec<_> =
-        request.headers.iter().map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes())).collect();
-    let path = request.raw_path();
-    let view = RequestView { method: request.method.as_str().as_bytes(), path, headers: &headers };
+    let strip = || callers.policy.strip(&view(request, &headers(request))).into();
     match &callers.gate {
-        Gate::Policy => match callers.policy.decide(&view, now_unix()) {
-            Decision::Allow(allowed) => Ok(allowed.into()),
-            Decision::Deny(denial) => Err(denial.into()),
-        },
+        Gate::Policy => decide(&callers.policy, request),
         Gate::ApiKeys { ring, forward } => {
             let is_open = request.method == Method::OPTIONS || matches!(request.uri.path(), "/health" | "/wol-health");
             if !is_open {
-                ring.admit(headers.iter().copied()).map_err(|reason| Denial::new(reason, path, None))?;
+                ring.admit(headers(request)).map_err(|reason| Denial::new(reason, request.raw_path(), None))?;
             }
-            Ok(if callers.trust.is_some() { callers.policy.strip(&view).into() } else { Entry::without_key(*forward) })
+            Ok(if callers.trust.is_some() { strip() } else { Entry::without_key(*forward) })
         }
-        Gate::Open if callers.trust.is_some() => Ok(callers.policy.strip(&view).into()),
+        Gate::Open if callers.trust.is_some() => Ok(strip()),
         Gate::Open => Ok(Entry::default()),
     }
+}
+
+fn decide(policy: &Policy, request: &RequestHeader) -> Result<Entry, Box<Denied>> {
+    match policy.decide(&view(request, &headers(request)), now_unix()) {
+        Decision::Allow(allowed) => Ok(allowed.into()),
+        Decision::Deny(denial) => Err(denial.into()),
+    }
+}
+
+fn view<'a>(request: &'a RequestHeader, headers: &'a [(&'a [u8], &'a [u8])]) -> RequestView<'a> {
+    RequestView { method: request.method.as_str().as_bytes(), path: request.raw_path(), headers }
+}
+
+fn headers(request: &RequestHeader) -> Vec<(&[u8], &[u8])> {
+    request.headers.iter().map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes())).collect()
 }
 
 fn now_unix() -> i64 {
@@ -94,7 +115,7 @@ impl From<Denial<'_>> for Box<Denied> {
 struct Entry {
     remove: Vec<HeaderName>,
     set: Vec<(HeaderName, HeaderValue)>,
-    grant: Option<Arc<Grant>>,
+    identity: Option<Identity>,
 }
 
 impl Entry {
@@ -121,8 +142,7 @@ impl From<Allowed<'_>> for Entry {
         let pair = |(name, value): (&str, std::borrow::Cow<'_, str>)| {
             Some((name.parse().ok()?, HeaderValue::from_str(&value).ok()?))
         };
-        let set = set.into_iter().filter_map(pair).collect();
-        Self { remove, set, grant: identity.map(|identity| identity.grant) }
+        Self { remove, set: set.into_iter().filter_map(pair).collect(), identity }
     }
 }
 

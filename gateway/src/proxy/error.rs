@@ -3,10 +3,16 @@
 use std::{borrow::Cow, time::Duration};
 
 use http::{HeaderName, HeaderValue, StatusCode, header};
+use pingora::proxy::Session;
 use serde_json::json;
 use switchyard_policy::Denial;
 use switchyard_scheduler::Outcome;
 
+use super::{
+    headers,
+    reply::Reply,
+    routes::{self, Route},
+};
 use crate::dispatcher::Refusal;
 
 /// Which API a path belongs to, and with it the shape of its errors.
@@ -19,9 +25,9 @@ pub(crate) enum Dialect {
     Anthropic,
 }
 
-/// Why a request is refused or has failed.
+/// Why a request is refused or has failed: the answer to it, in the shape that its client reads.
 #[derive(Debug)]
-pub(crate) struct ApiError {
+pub struct ApiError {
     pub(crate) status: StatusCode,
     /// For programs; stable.
     pub(crate) code: &'static str,
@@ -93,6 +99,30 @@ impl ApiError {
         error
     }
 
+    /// Answers a request in somebody's own Pingora proxy, from its request filter: what this returns says that the
+    /// request is done with.
+    ///
+    /// # Errors
+    /// The client's going away.
+    pub async fn send(self, session: &mut Session) -> pingora::Result<bool> {
+        let session = &mut *session.downstream_session;
+        let request = session.req_header();
+        let dialect = match routes::find(&request.method, request.uri.path()) {
+            Ok(Route::Inference(inference)) => inference.dialect,
+            _ => Dialect::default(),
+        };
+        let id = headers::request_id(&request.headers);
+        self.reply(dialect, &id).send(session).await.map(|()| true)
+    }
+
+    /// The answer in the caller's dialect.
+    pub(crate) fn reply(self, dialect: Dialect, request_id: &HeaderValue) -> Reply {
+        let body = self.to_json(dialect, request_id.to_str().unwrap_or_default());
+        let mut reply = Reply::json(self.status, body).with(headers::REQUEST_ID, request_id.clone());
+        reply.headers.extend(self.headers);
+        reply
+    }
+
     /// The body in the caller's dialect.
     pub(crate) fn to_json(&self, dialect: Dialect, request_id: &str) -> String {
         if let Some(body) = &self.body {
@@ -136,6 +166,12 @@ impl ApiError {
             status if status.is_client_error() => "invalid_request_error",
             _ => "api_error",
         }
+    }
+}
+
+impl From<Refusal> for ApiError {
+    fn from(refusal: Refusal) -> Self {
+        Self::refused(&refusal, false)
     }
 }
 

@@ -37,11 +37,12 @@ use pingora::{
 use tokio::sync::watch;
 
 use account::Account;
-use error::{ApiError, Dialect};
+pub use caller::identify;
+pub use error::ApiError;
+use error::Dialect;
 use forward::Interrupted;
 pub(crate) use infer::unknown_model;
 use passthrough::{Passed, Tunnel};
-use reply::Reply;
 use routes::{NoRoute, Route};
 pub use server::serve;
 
@@ -141,13 +142,8 @@ impl Context {
         }
         // The slot is not to wait for a slow reader.
         self.slot = None;
-        let id = self.request_id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default();
-        let mut reply = Reply::json(error.status, error.to_json(dialect, id));
-        if let Some(id) = &self.request_id {
-            reply = reply.with(headers::REQUEST_ID, id.clone());
-        }
-        reply.headers.extend(error.headers);
-        reply.send(session).await
+        let id = self.request_id.clone().unwrap_or_else(|| headers::request_id(&session.req_header().headers));
+        error.reply(dialect, &id).send(session).await
     }
 }
 

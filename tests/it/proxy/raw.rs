@@ -139,8 +139,12 @@ impl Upstream {
 
     /// The configuration of a model `m` that is served here.
     pub(crate) fn model(&self) -> String {
-        let address = self.listener.local_addr().expect("an address");
+        let address = self.address();
         format!("models:\n  m:\n    proxy: http://{address}\n    checkEndpoint: none\n")
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.listener.local_addr().expect("an address")
     }
 
     pub(crate) async fn accept(&self) -> Raw {
