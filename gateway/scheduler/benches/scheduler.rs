@@ -82,8 +82,7 @@ impl Load {
         self.now += 100;
         let id = RequestId(self.next);
         self.next += 1;
-        let request =
-            Request { id, model: ModelId(model), priority: Priority(priority), bytes: 1_000, ttl: None, caller: None };
+        let request = Request { bytes: 1_000, ..Request::new(id, ModelId(model), Priority(priority)) };
         self.scheduler.handle(Timestamp(self.now), Event::Arrive(request));
         self.poll();
     }

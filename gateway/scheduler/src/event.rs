@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{CallerId, Generation, ModelId, Priority, ReplicaId, RequestId, Settings};
+use crate::{CallerId, Generation, ModelId, Priority, ReplicaId, RequestId, SessionId, Settings, TenantId};
 
 /// Something that happened. Give it to [`crate::Scheduler::handle`] with the time at which it did.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,6 +50,15 @@ pub enum Event {
         /// Of which load.
         generation: Generation,
     },
+    /// What a replica's own metrics say of it, as of now.
+    Sample {
+        /// Which replica.
+        replica: ReplicaId,
+        /// Of which load.
+        generation: Generation,
+        /// What they say.
+        load: Load,
+    },
     /// An operator wants these models out of memory now, whether they run something or not. Waiting requests stay
     /// and load them again. Remote servers are left alone: they hold no memory here.
     Unload {
@@ -91,6 +100,41 @@ pub struct Request {
     /// Whose it is, where the caller has limits.
     #[cfg_attr(feature = "serde", serde(default))]
     pub caller: Option<Caller>,
+    /// Whom it is for: at one priority, the requests of one tenant are one flow.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub tenant: TenantId,
+    /// Tokens in, as estimated from its body.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub prompt_tokens: u64,
+    /// The most tokens out that it allows.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub max_tokens: Option<u64>,
+    /// How soon after its arrival it wants its first token.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub ttft_goal: Option<Duration>,
+    /// What it belongs together with.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub session: Option<SessionId>,
+}
+
+impl Request {
+    /// A request without a body, a time limit, or anybody in particular whom it is for.
+    #[must_use]
+    pub const fn new(id: RequestId, model: ModelId, priority: Priority) -> Self {
+        Self {
+            id,
+            model,
+            priority,
+            bytes: 0,
+            ttl: None,
+            caller: None,
+            tenant: TenantId(0),
+            prompt_tokens: 0,
+            max_tokens: None,
+            ttft_goal: None,
+            session: None,
+        }
+    }
 }
 
 /// Who sends a request, and how many requests of it there may be at once. The latest request's limits count.
@@ -113,4 +157,16 @@ pub struct Usage {
     pub prompt_tokens: u64,
     /// Tokens out.
     pub completion_tokens: u64,
+}
+
+/// What a replica says of its own work.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Load {
+    /// Requests in its batch.
+    pub running: u32,
+    /// Requests in its own queue.
+    pub waiting: u32,
+    /// The used part of its KV cache, 0 to 1; none where it does not say.
+    pub kv_cache: Option<f64>,
 }

@@ -10,6 +10,18 @@ pub struct RequestId(pub u64);
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
 pub struct CallerId(pub u64);
 
+/// Whom a request is for, as far as fairness is concerned; the shell sees to it that different ones have different
+/// numbers. Zero stands for all whom nobody named.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
+pub struct TenantId(pub u64);
+
+/// Requests that gain from running on the same replica, such as the turns of one conversation; a number well spread
+/// over its range, such as a hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
+pub struct SessionId(pub u64);
+
 /// One configured model; the shell interns names and never reuses a number while it lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]

@@ -19,12 +19,13 @@ mod settings;
 mod time;
 
 pub use action::{Action, Decision, Outcome, StopReason};
-pub use event::{Caller, Event, Request, Usage};
-pub use ids::{CallerId, Generation, ModelId, ReplicaId, RequestId};
+pub use event::{Caller, Event, Load, Request, Usage};
+pub use ids::{CallerId, Generation, ModelId, ReplicaId, RequestId, SessionId, TenantId};
 pub use priority::{Band, Priority};
 pub use scheduler::{BandView, ReplicaState, ReplicaView, Scheduler};
 pub use settings::{
-    AdmissionSettings, BackoffSettings, BandSettings, Bounds, EvictionSettings, FifoSettings, GroupSettings,
-    MatrixSettings, ModelSettings, PolicySettings, SerialSettings, Settings,
+    AdmissionSettings, BackoffSettings, BandSettings, Bounds, CeilingSettings, DetectorSettings, EvictionSettings,
+    FairnessSettings, FifoSettings, FlowSettings, GroupSettings, HoldbackScale, LevelSettings, MatrixSettings,
+    ModelSettings, OrderingSettings, PolicySettings, SerialSettings, Settings,
 };
 pub use time::Timestamp;

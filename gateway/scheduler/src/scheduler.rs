@@ -93,7 +93,7 @@ impl Scheduler {
             Event::Preload { models } => self.preload(&models),
             Event::Reconfigure(settings) => self.reconfigure(*settings),
             Event::Drain => self.begin_drain(),
-            Event::Cancel { .. } | Event::Tick => {}
+            Event::Cancel { .. } | Event::Sample { .. } | Event::Tick => {}
         }
         self.unpark();
         self.ring_alarms();

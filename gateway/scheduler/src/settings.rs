@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use crate::ModelId;
+use crate::{ModelId, Priority, TenantId};
 
 /// The whole of the scheduler's settings; replaced as one by [`crate::Event::Reconfigure`].
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -28,6 +28,8 @@ pub enum PolicySettings {
     Serial(SerialSettings),
     /// Concurrent: the model's priority plus the caller's, then arrival.
     Fifo(FifoSettings),
+    /// Concurrent: by levels of priority, fair among the tenants of a level, as far as the servers are not saturated.
+    Flow(FlowSettings),
 }
 
 impl Default for PolicySettings {
@@ -64,6 +66,126 @@ pub struct FifoSettings {
     pub model_priority: BTreeMap<ModelId, i64>,
 }
 
+/// Settings of [`PolicySettings::Flow`].
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct FlowSettings {
+    /// Levels of priority with settings of their own.
+    pub levels: BTreeMap<Priority, LevelSettings>,
+    /// What every other level is like.
+    pub template: LevelSettings,
+    /// How much of the servers' capacity is kept from the less urgent levels, where a level does not say so itself.
+    pub ceilings: CeilingSettings,
+    /// A level gains one point each time its oldest request has waited this many seconds more; 0 turns aging off.
+    pub aging_divisor: u32,
+    /// Among tenants that are equally due, one goes first whose request needs no swap.
+    pub swap_affinity: bool,
+    /// The shares of tenants (`weighted`), at least 1 each; 1 where absent.
+    pub weights: BTreeMap<TenantId, u32>,
+    /// What a token in costs (`weighted`).
+    pub prompt_weight: u32,
+    /// What a token out costs (`weighted`).
+    pub completion_weight: u32,
+    /// What is known of a tenant is forgotten after this long without a request.
+    pub idle_timeout: Duration,
+}
+
+impl Default for FlowSettings {
+    fn default() -> Self {
+        Self {
+            levels: BTreeMap::new(),
+            template: LevelSettings::default(),
+            ceilings: CeilingSettings::default(),
+            aging_divisor: 0,
+            swap_affinity: true,
+            weights: BTreeMap::new(),
+            prompt_weight: 1,
+            completion_weight: 2,
+            idle_timeout: Duration::from_secs(300),
+        }
+    }
+}
+
+/// What one level of priority is like (`flow`).
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct LevelSettings {
+    /// Which tenant is next.
+    pub fairness: FairnessSettings,
+    /// Which of that tenant's requests.
+    pub ordering: OrderingSettings,
+    /// The saturation of a model's servers, 0 to 1, from which on none of the level is dispatched to them; none for what
+    /// [`FlowSettings::ceilings`] says.
+    pub ceiling: Option<f64>,
+}
+
+/// How the tenants of one level share it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "kebab-case"))]
+pub enum FairnessSettings {
+    /// Not at all: the best request of the level goes, whosesoever it is.
+    #[default]
+    GlobalStrict,
+    /// One request each in turn.
+    RoundRobin,
+    /// By tokens used over the tenant's weight: start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996).
+    Weighted,
+}
+
+/// In which order requests of one tenant and level go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "kebab-case"))]
+pub enum OrderingSettings {
+    /// By arrival.
+    #[default]
+    Fcfs,
+    /// The one whose ttl ends first; those without one by arrival, after the others.
+    Edf,
+    /// The one whose first token is due first; those without a goal by arrival, after the others.
+    SloDeadline,
+}
+
+/// The ceilings of levels that have none of their own.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
+pub enum CeilingSettings {
+    /// The same for all.
+    Fixed(f64),
+    /// From `least` for the lowest level to `greatest` for the highest, linear in between.
+    Holdback {
+        /// Of the lowest level.
+        least: f64,
+        /// Of the highest level.
+        greatest: f64,
+        /// What is linear.
+        by: HoldbackScale,
+    },
+    /// As `Holdback` while the higher levels are busy; opens towards `greatest` in proportion to how idle they are.
+    Adaptive {
+        /// Of the lowest level, while the higher ones are busy.
+        least: f64,
+        /// Of the highest level, and of every level while the higher ones are idle.
+        greatest: f64,
+    },
+}
+
+impl Default for CeilingSettings {
+    fn default() -> Self {
+        Self::Fixed(1.0)
+    }
+}
+
+/// What [`CeilingSettings::Holdback`] is linear in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
+pub enum HoldbackScale {
+    /// The level's place among those that are configured or in use.
+    #[default]
+    Rank,
+    /// The level's priority.
+    Value,
+}
+
 /// Bounds on what waits. A request that goes at once never counts. An arrival that would exceed a bound displaces the
 /// newest of the least urgent sheddable requests that are less urgent than itself, as many as it needs; if they are too
 /// few, it is refused and they stay. Only the lowest band is sheddable: at the bound of another band, the arrival is
@@ -75,13 +197,16 @@ pub struct AdmissionSettings {
     pub total: Bounds,
     /// Bounds of each band, by [`crate::Band::index`].
     pub bands: [BandSettings; 3],
+    /// Bounds of single levels of priority, within those of their bands. A level's own ttl counts in place of its band's.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub levels: BTreeMap<Priority, BandSettings>,
 }
 
 /// Finite on purpose: 10,000 waiting requests and 1 GiB of waiting bodies.
 impl Default for AdmissionSettings {
     fn default() -> Self {
         let total = Bounds { requests: 10_000, bytes: 1 << 30 };
-        Self { total, bands: [BandSettings { bounds: total, ttl: None }; 3] }
+        Self { total, bands: [BandSettings { bounds: total, ttl: None }; 3], levels: BTreeMap::new() }
     }
 }
 
@@ -184,10 +309,55 @@ pub struct ModelSettings {
     /// Whether a running request counts against `serial`'s slots. One that does not, goes whenever its model has a place
     /// free, unless it would keep busy what a better request needs gone.
     pub takes_slot: bool,
+    /// How full its replicas are (`flow`).
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub detector: DetectorSettings,
+    /// The part of a replica's capacity by which a single replica may be over it while others are below (`flow`).
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub headroom: f64,
+}
+
+/// What tells how full a model's replicas are: 0 empty, 1 full. Without a ready replica it is 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
+pub enum DetectorSettings {
+    /// What runs over [`ModelSettings::concurrency`].
+    #[default]
+    Slots,
+    /// What runs over what may run, in all replicas together.
+    Concurrency {
+        /// Requests that one replica takes.
+        requests: u32,
+    },
+    /// Tokens of what runs (prompts, and answers as estimated) over those that may run, in all replicas together.
+    Tokens {
+        /// Tokens that one replica takes.
+        tokens: u64,
+    },
+    /// What the replicas say of themselves in [`crate::Event::Sample`], with what was dispatched since: the mean over
+    /// them of the greater of waiting over `queue_depth` and KV use over `kv_cache`. One whose sample is missing or older
+    /// than `staleness` counts as full.
+    Utilization {
+        /// Requests in a replica's own queue that make it full; at least 1.
+        queue_depth: u32,
+        /// The use of its KV cache that makes it full, above 0.
+        kv_cache: f64,
+        /// How long a sample is good for.
+        staleness: Duration,
+    },
 }
 
 impl Default for ModelSettings {
     fn default() -> Self {
-        Self { replicas: 1, concurrency: 10, ttl: None, revision: 0, managed: true, takes_slot: true }
+        Self {
+            replicas: 1,
+            concurrency: 10,
+            ttl: None,
+            revision: 0,
+            managed: true,
+            takes_slot: true,
+            detector: DetectorSettings::default(),
+            headroom: 0.0,
+        }
     }
 }

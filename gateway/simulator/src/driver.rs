@@ -231,13 +231,10 @@ impl<'a, G: Gate> Driver<'a, G> {
         let class = &self.scenario.classes[arrival.class as usize];
         let id = RequestId(index as u64 + 1);
         let request = Request {
-            id,
-            model: class.model,
-            priority: class.priority,
             // About four letters a token.
             bytes: u64::from(arrival.prompt) * 4,
             ttl: class.ttl,
-            caller: None,
+            ..Request::new(id, class.model, class.priority)
         };
         self.plan_arrival(index + 1);
         self.lives.push(Life { arrival, first_token: None, ended: self.now, end: End::Left });

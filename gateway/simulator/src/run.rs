@@ -57,6 +57,7 @@ fn settings(scenario: &Scenario, comparison: &Comparison, policy: PolicySettings
                 revision: 0,
                 managed: model.managed,
                 takes_slot: true,
+                ..ModelSettings::default()
             };
             (ModelId(number), settings)
         })

@@ -127,6 +127,7 @@ impl Settings {
                 revision: model.revision,
                 managed: model.launch.is_some(),
                 takes_slot: model.takes_slot,
+                ..ModelSettings::default()
             };
             (ids(&model.id), settings)
         };

@@ -245,7 +245,7 @@ impl Shared {
         // Every model of any settings has a number, so a miss is impossible; the scheduler refuses what is gone.
         let number = core.numbers.get(&model.id).copied().unwrap_or(ModelId(u32::MAX));
         let caller = caller.and_then(|grant| self.limits(&grant));
-        let request = Request { id, model: number, priority, bytes, ttl, caller };
+        let request = Request { bytes, ttl, caller, ..Request::new(id, number, priority) };
         let waiting_limit = request.caller.as_ref().and_then(|caller| caller.waiting);
         let cause = Cause { own: Some(id), waiting_limit, ..Cause::default() };
         match self.handle(&mut core, Event::Arrive(request), cause) {

@@ -104,5 +104,6 @@ pub(crate) fn build(settings: &PolicySettings, models: &[ModelTraits]) -> Box<dy
     match settings {
         PolicySettings::Serial(settings) => Box::new(scored::Scored::new(serial::order(settings), models)),
         PolicySettings::Fifo(settings) => Box::new(scored::Scored::new(fifo::order(settings), models)),
+        PolicySettings::Flow(_) => Box::new(scored::Scored::new(fifo::order(&Default::default()), models)),
     }
 }

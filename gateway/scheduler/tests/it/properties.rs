@@ -46,7 +46,7 @@ fn all_ready(policy: PolicySettings, models: u32, concurrency: u32) -> Shell {
 }
 
 fn request(model: u32, priority: i64) -> Request {
-    Request { id: RequestId(0), model: ModelId(model), priority: Priority(priority), bytes: 1, ttl: None, caller: None }
+    Request { bytes: 1, ..Request::new(RequestId(0), ModelId(model), Priority(priority)) }
 }
 
 /// An arrival for a model at a priority, or the end of some request; and the microseconds before it.

@@ -100,7 +100,7 @@ impl Shell {
             }
             Event::Reconfigure(settings) => self.settings = (**settings).clone(),
             Event::Drain => self.draining = true,
-            Event::Unload { .. } | Event::Preload { .. } | Event::Tick => {}
+            Event::Sample { .. } | Event::Unload { .. } | Event::Preload { .. } | Event::Tick => {}
         }
         self.scheduler.handle(self.now, event);
         while let Some(action) = self.scheduler.poll_action() {

@@ -83,6 +83,7 @@ fn model() -> impl Strategy<Value = ModelSettings> {
             revision,
             managed,
             takes_slot,
+            ..ModelSettings::default()
         })
 }
 
@@ -133,12 +134,10 @@ pub(crate) fn take(shell: &mut Shell, step: Step) {
     match step {
         Step::Arrive { model, priority, bytes, ttl, caller } => {
             shell.arrive(Request {
-                id: RequestId(0),
-                model: ModelId(model),
-                priority: Priority(priority),
                 bytes,
                 ttl: ttl.map(Duration::from_millis),
                 caller: caller.map(limited),
+                ..Request::new(RequestId(0), ModelId(model), Priority(priority))
             });
         }
         Step::Cancel(which) => {

@@ -56,14 +56,14 @@ pub(crate) trait Tune: Sized {
     fn serially(self, change: impl FnOnce(&mut SerialSettings)) -> Self {
         self.tune(|settings| match &mut settings.policy {
             PolicySettings::Serial(serial) => change(serial),
-            PolicySettings::Fifo(_) => panic!("not serial"),
+            _ => panic!("not serial"),
         })
     }
 
     fn model_priority(self, letter: char, points: i64) -> Self {
         self.tune(|settings| match &mut settings.policy {
             PolicySettings::Fifo(fifo) => _ = fifo.model_priority.insert(model(letter), points),
-            PolicySettings::Serial(_) => panic!("not fifo"),
+            _ => panic!("not fifo"),
         })
     }
 
@@ -168,14 +168,7 @@ impl Yard {
     }
 
     pub(crate) fn plain(id: u64, letter: char, priority: i64) -> Request {
-        Request {
-            id: RequestId(id),
-            model: model(letter),
-            priority: Priority(priority),
-            bytes: 1,
-            ttl: None,
-            caller: None,
-        }
+        Request { bytes: 1, ..Request::new(RequestId(id), model(letter), Priority(priority)) }
     }
 
     #[track_caller]

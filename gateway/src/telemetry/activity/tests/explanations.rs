@@ -236,7 +236,7 @@ fn schedule(seed: u64) -> Vec<ActivityRecord> {
                     ..job(&id.to_string(), id, priority.0, (0, 0, 0))
                 };
                 waiting.insert(RequestId(id), record);
-                Event::Arrive(Request { id: RequestId(id), model, priority, bytes: 0, ttl: None, caller: None })
+                Event::Arrive(Request::new(RequestId(id), model, priority))
             }
             Next::LoadDone(replica, generation) => Event::LoadDone { replica, generation, ok: true },
             Next::StopDone(replica, generation) => Event::StopDone { replica, generation },
