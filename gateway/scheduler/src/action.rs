@@ -96,6 +96,8 @@ pub struct Decision {
 pub enum Outcome {
     /// A bound was hit, and nothing less urgent could be displaced.
     RejectedCapacity,
+    /// As many requests of its caller wait already as may.
+    RejectedLimit,
     /// It waited longer than its TTL.
     RejectedTtl,
     /// Sheddable, and refused at once because the pool is saturated (`flow`).
@@ -116,6 +118,7 @@ impl Outcome {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::RejectedCapacity => "rejected_capacity",
+            Self::RejectedLimit => "rejected_limit",
             Self::RejectedTtl => "rejected_ttl",
             Self::RejectedShed => "rejected_shed",
             Self::Evicted => "evicted",

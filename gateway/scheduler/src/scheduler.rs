@@ -174,7 +174,7 @@ impl Scheduler {
             return;
         }
         if self.gate.is_over(&self.requests[slot]) {
-            self.reject(slot, Outcome::RejectedCapacity);
+            self.reject(slot, Outcome::RejectedLimit);
             return;
         }
         match self.backlog.judge(&self.settings.admission, &self.requests, slot) {

@@ -33,12 +33,13 @@ impl Refusal {
         let message = match (outcome, failure) {
             (Outcome::LoadFailed, Some(failure)) => Arc::clone(&failure.message),
             (Outcome::LoadFailed, None) => "the model could not be loaded; see /logs".into(),
-            (Outcome::RejectedCapacity, _) if let Some(limit) = waiting_limit => format!(
-                "the queue is full, or {limit} requests with this key wait already, which is its limit; try again later"
-            )
-            .into(),
             (Outcome::RejectedCapacity, _) => {
                 "the queue is full and nothing in it is less urgent; try again later, or raise routing.admission".into()
+            }
+            (Outcome::RejectedLimit, _) => {
+                let limit = waiting_limit.map_or_else(String::new, |limit| format!(" ({limit})"));
+                format!("as many requests with this key wait already as may{limit}; try again when one of them is done")
+                    .into()
             }
             (Outcome::RejectedShed, _) => {
                 "the servers are saturated and this request may be shed; try again later".into()

@@ -79,7 +79,7 @@ impl ApiError {
     /// The scheduler's no.
     pub(crate) fn refused(refusal: &Refusal, no_endpoint: bool) -> Self {
         let (status, dropped) = match refusal.outcome {
-            Outcome::RejectedCapacity | Outcome::RejectedShed => {
+            Outcome::RejectedCapacity | Outcome::RejectedLimit | Outcome::RejectedShed => {
                 (StatusCode::TOO_MANY_REQUESTS, Some("rejected-saturated"))
             }
             Outcome::Evicted => (StatusCode::TOO_MANY_REQUESTS, Some("evicted-priority")),
@@ -232,6 +232,7 @@ mod tests {
     fn refusals_have_the_documented_status_and_headers() {
         for (outcome, no_endpoint, status, dropped) in [
             (Outcome::RejectedCapacity, false, 429, Some("rejected-saturated")),
+            (Outcome::RejectedLimit, false, 429, Some("rejected-saturated")),
             (Outcome::RejectedShed, false, 429, Some("rejected-saturated")),
             (Outcome::Evicted, false, 429, Some("evicted-priority")),
             (Outcome::RejectedTtl, false, 429, Some("rejected-ttl-expired")),

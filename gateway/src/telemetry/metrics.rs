@@ -23,9 +23,10 @@ const SECONDS: [f64; 20] = [
 ];
 
 /// How a request can have ended, as [`ActivityRecord::outcome`] words it.
-const OUTCOMES: [&str; 10] = [
+const OUTCOMES: [&str; 11] = [
     "dispatched",
     Outcome::RejectedCapacity.as_str(),
+    Outcome::RejectedLimit.as_str(),
     Outcome::RejectedTtl.as_str(),
     Outcome::RejectedShed.as_str(),
     Outcome::Evicted.as_str(),

@@ -64,9 +64,9 @@ async fn a_key_runs_and_keeps_waiting_no_more_than_it_may() {
     let second = ask(&gateway, "sk-free", "batch");
     until(&gateway, 1.0, 1.0).await;
     let (status, refused) = ask(&gateway, "sk-free", "interactive").await.expect("no panic");
-    assert_eq!((status, &refused["error"]["code"]), (429, &json!("rejected_capacity")));
+    assert_eq!((status, &refused["error"]["code"]), (429, &json!("rejected_limit")));
     let message = refused["error"]["message"].as_str().expect("a message");
-    assert!(message.contains("1 requests with this key wait already"), "{message}");
+    assert!(message.contains("as many requests with this key wait already as may (1)"), "{message}");
 
     // Another key of the same tenant, and other callers, go on.
     let others = [ask(&gateway, "sk-free-2", "batch"), ask(&gateway, "sk-pro", "normal")];

@@ -88,12 +88,12 @@ fn a_caller_keeps_waiting_no_more_than_may() {
     yard.request(request(1), "run 1 on a");
     yard.request(request(2), "");
     yard.request(request(3), "");
-    yard.request(request(4), "reject 4 rejected_capacity");
+    yard.request(request(4), "reject 4 rejected_limit");
     assert!(yard.retry_after().is_some());
     yard.arrive(5, 'a', 0, "");
     yard.finish(1, "run 2 on a");
     yard.request(request(6), "");
-    yard.request(request(7), "reject 7 rejected_capacity");
+    yard.request(request(7), "reject 7 rejected_limit");
     yard.cancel(6, "");
     yard.request(request(8), "");
 }
@@ -105,7 +105,7 @@ fn who_can_go_at_once_does_not_wait() {
     yard.request(request(1), "run 1 on a");
     yard.request(request(2), "run 2 on a");
     yard.request(request(3), "");
-    yard.request(request(4), "reject 4 rejected_capacity");
+    yard.request(request(4), "reject 4 rejected_limit");
     yard.finish(1, "run 3 on a");
 }
 
