@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{Band, Generation, Priority, ReplicaId, RequestId};
+use crate::{Band, FairnessSettings, Generation, Priority, ReplicaId, RequestId};
 
 /// Something to do now. Taken one at a time from [`crate::Scheduler::poll_action`].
 #[derive(Clone, Debug, PartialEq)]
@@ -88,6 +88,27 @@ pub struct Decision {
     pub passed_by_affinity: Option<RequestId>,
     /// How many requests still wait after this dispatch.
     pub still_waiting: u64,
+    /// What else counted (`flow`).
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub flow: Option<FlowDecision>,
+}
+
+/// The part of a [`Decision`] that only `flow` makes. Its numbers are for people: the order itself is decided in exact
+/// integers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct FlowDecision {
+    /// What chose the tenant.
+    pub fairness: FairnessSettings,
+    /// How far ahead of the tenant that has had least the request's tenant was: in turns (`round-robin`), or in weighted
+    /// tokens over its share (`weighted`). Less than zero for one that was behind.
+    pub ahead: f64,
+    /// Tokens out that it was charged for, to be corrected when it ends.
+    pub expected_tokens: u64,
+    /// How full the model's replicas were, from 0; none if that was not looked at.
+    pub saturation: Option<f64>,
+    /// The saturation at which it would have had to wait.
+    pub ceiling: f64,
 }
 
 /// How a request that was not dispatched ended, and the words for it in metrics and logs.

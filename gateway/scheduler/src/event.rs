@@ -149,7 +149,7 @@ pub struct Caller {
     pub running: Option<u32>,
 }
 
-/// Tokens that a request used; zero where unknown.
+/// What a request used; zero and none where unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Usage {
@@ -157,6 +157,9 @@ pub struct Usage {
     pub prompt_tokens: u64,
     /// Tokens out.
     pub completion_tokens: u64,
+    /// From its dispatch to its first token.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub first_token: Option<Duration>,
 }
 
 /// What a replica says of its own work.

@@ -18,11 +18,11 @@ mod scheduler;
 mod settings;
 mod time;
 
-pub use action::{Action, Decision, Outcome, StopReason};
+pub use action::{Action, Decision, FlowDecision, Outcome, StopReason};
 pub use event::{Caller, Event, Load, Request, Usage};
 pub use ids::{CallerId, Generation, ModelId, ReplicaId, RequestId, SessionId, TenantId};
 pub use priority::{Band, Priority};
-pub use scheduler::{BandView, ReplicaState, ReplicaView, Scheduler};
+pub use scheduler::{BandView, LevelView, PoolView, ReplicaState, ReplicaView, Scheduler};
 pub use settings::{
     AdmissionSettings, BackoffSettings, BandSettings, Bounds, CeilingSettings, DetectorSettings, EvictionSettings,
     FairnessSettings, FifoSettings, FlowSettings, GroupSettings, HoldbackScale, LevelSettings, MatrixSettings,

@@ -9,7 +9,7 @@ mod swap;
 use std::collections::{BTreeSet, VecDeque};
 
 use crate::{
-    Action, Event, Generation, Outcome, ReplicaId, Request, RequestId, Settings, Timestamp,
+    Action, Event, Generation, ModelId, Outcome, Priority, ReplicaId, Request, RequestId, Settings, Timestamp,
     admission::{Backlog, Verdict},
     eviction::{self, Eviction},
     fleet::{Fleet, ModelIx},
@@ -140,6 +140,16 @@ impl Scheduler {
                     state: replica.state,
                     running: replica.running,
                 })
+        })
+    }
+
+    /// How full each configured model's replicas are, and who waits for them, in order.
+    pub fn pools(&self) -> impl Iterator<Item = PoolView> + '_ {
+        self.fleet.sorted().filter(|model| model.settings.is_some()).map(|model| PoolView {
+            model: model.id,
+            saturation: None,
+            levels: Vec::new(),
+            held: [0; 3],
         })
     }
 
@@ -318,4 +328,28 @@ pub enum ReplicaState {
         /// When it may be tried again.
         until: Timestamp,
     },
+}
+
+/// One model's replicas together, and who waits for them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PoolView {
+    /// Which model.
+    pub model: ModelId,
+    /// How full its ready replicas are, from 0; none while none is ready.
+    pub saturation: Option<f64>,
+    /// The levels of priority at which requests wait, the most urgent first.
+    pub levels: Vec<LevelView>,
+    /// How often waiting requests of each band, by [`crate::Band::index`], came up against their ceiling (`flow`).
+    pub held: [u64; 3],
+}
+
+/// What waits for one model at one level of priority (`flow`).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LevelView {
+    /// Which.
+    pub priority: Priority,
+    /// Waiting requests.
+    pub waiting: u64,
+    /// The saturation from which on none of them goes.
+    pub ceiling: f64,
 }

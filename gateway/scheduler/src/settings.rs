@@ -200,13 +200,21 @@ pub struct AdmissionSettings {
     /// Bounds of single levels of priority, within those of their bands. A level's own ttl counts in place of its band's.
     #[cfg_attr(feature = "serde", serde(default))]
     pub levels: BTreeMap<Priority, BandSettings>,
+    /// Sheddable arrivals are refused at once while the servers of their model are saturated for them (`flow`).
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub shed_when_saturated: bool,
 }
 
 /// Finite on purpose: 10,000 waiting requests and 1 GiB of waiting bodies.
 impl Default for AdmissionSettings {
     fn default() -> Self {
         let total = Bounds { requests: 10_000, bytes: 1 << 30 };
-        Self { total, bands: [BandSettings { bounds: total, ttl: None }; 3], levels: BTreeMap::new() }
+        Self {
+            total,
+            bands: [BandSettings { bounds: total, ttl: None }; 3],
+            levels: BTreeMap::new(),
+            shed_when_saturated: false,
+        }
     }
 }
 

@@ -312,6 +312,7 @@ impl<'a, G: Gate> Driver<'a, G> {
                     let usage = self.life(id).map_or_else(Usage::default, |life| Usage {
                         prompt_tokens: life.arrival.prompt.into(),
                         completion_tokens: life.arrival.output.into(),
+                        first_token: None,
                     });
                     self.finish(id, End::Served, usage)?;
                 }

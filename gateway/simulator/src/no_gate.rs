@@ -134,6 +134,7 @@ fn plain_decision(priority: Priority, waited: Duration, still_waiting: usize) ->
         passed_by_aging: None,
         passed_by_affinity: None,
         still_waiting: still_waiting as u64,
+        flow: None,
     }
 }
 

@@ -156,7 +156,7 @@ fn scenario(seed: u64) -> Scenario {
             bounds: bounds(random),
             ttl: random.maybe(0.2, |random| random.millis(6_000)),
         }),
-        levels: BTreeMap::new(),
+        ..AdmissionSettings::default()
     };
     let backoff = BackoffSettings { initial: random.millis(1_000), max: Duration::from_secs(4) };
     let policy = Policy::Scheduler(policy(random, models));

@@ -280,6 +280,7 @@ mod tests {
             passed_by_aging: None,
             passed_by_affinity: None,
             still_waiting: 0,
+            flow: None,
         };
         let response = response(&upstream, Version::HTTP_11, &ID, &decision).expect("a response");
         let get = |name: &str| response.headers.get(name).map(|value| value.to_str().expect("ASCII"));

@@ -309,6 +309,7 @@ mod tests {
             passed_by_aging: None,
             passed_by_affinity: None,
             still_waiting: 0,
+            flow: None,
         }
     }
 

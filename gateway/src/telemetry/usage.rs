@@ -24,6 +24,7 @@ impl From<TokenUsage> for switchyard_scheduler::Usage {
         Self {
             prompt_tokens: usage.prompt_tokens.unwrap_or(0),
             completion_tokens: usage.completion_tokens.unwrap_or(0),
+            first_token: None,
         }
     }
 }

@@ -247,6 +247,7 @@ impl Scheduler {
             passed_by_aging: passed.by_aging,
             passed_by_affinity: passed.by_affinity,
             still_waiting: self.backlog.requests() - 1,
+            flow: None,
         }
     }
 }

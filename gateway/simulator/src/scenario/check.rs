@@ -367,7 +367,7 @@ fn admission(file: &file::Admission) -> AdmissionSettings {
         },
         ttl: ttl(band.ttl.or(file.default_request_ttl)),
     });
-    AdmissionSettings { total, bands, levels: BTreeMap::new() }
+    AdmissionSettings { total, bands, ..AdmissionSettings::default() }
 }
 
 impl Arrivals {

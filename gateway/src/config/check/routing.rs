@@ -157,5 +157,5 @@ pub(super) fn admission(file: &AdmissionFile) -> AdmissionSettings {
             ttl: nonzero(band.ttl.as_ref().map_or(file.default_request_ttl, |ttl| ttl.value)),
         }
     };
-    AdmissionSettings { total, bands: [band(0), band(1), band(2)], levels: BTreeMap::new() }
+    AdmissionSettings { total, bands: [band(0), band(1), band(2)], ..AdmissionSettings::default() }
 }
