@@ -7,6 +7,7 @@ mod envoy;
 mod failures;
 mod keys;
 mod lifecycle;
+mod llm_d;
 mod plugin;
 mod priorities;
 mod processes;
