@@ -13,4 +13,5 @@ mod priorities;
 mod processes;
 mod proxy;
 mod real_models;
+mod simulate;
 mod support;

@@ -6,18 +6,20 @@ use std::{
 };
 
 use switchyard_scheduler::{
-    Action, Event, Generation, Outcome, ReplicaId, Request, RequestId, Settings, StopReason, Timestamp, Usage,
+    Action, Event, Generation, Load, Outcome, ReplicaId, Request, RequestId, Settings, StopReason, TenantId, Timestamp,
+    Usage,
 };
 use thiserror::Error;
 
 use crate::{
-    Operation, Scenario,
+    Comparison, Operation, Policy, Scenario,
     agenda::Agenda,
     engine::{Engine, Output},
-    faults::Fate,
+    faults::{Fate, Scrape},
     gate::Gate,
     ledger::{Broken, Ledger, Process, Stage},
     random::Stream,
+    scenario::tenants,
     workload::{Arrival, arrivals},
 };
 
@@ -46,6 +48,7 @@ pub(crate) enum End {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Life {
     pub(crate) arrival: Arrival,
+    pub(crate) dispatched: Option<Timestamp>,
     pub(crate) first_token: Option<Timestamp>,
     pub(crate) ended: Timestamp,
     pub(crate) end: End,
@@ -99,6 +102,11 @@ enum Happening {
         id: RequestId,
     },
     Operation(usize),
+    /// A look at a server's metrics.
+    Scrape {
+        replica: ReplicaId,
+        generation: Generation,
+    },
     /// News that the gate has heard before.
     StaleNews(Event),
     Tick,
@@ -106,6 +114,8 @@ enum Happening {
 
 /// A run that is this far beyond its duration never ends.
 const NEVER: Duration = Duration::from_secs(100 * 24 * 3600);
+/// The same where looks at metrics keep the clock going.
+const NEVER_WITH_SCRAPES: Duration = Duration::from_secs(24 * 3600);
 
 #[derive(Debug, Default)]
 struct Server {
@@ -119,6 +129,10 @@ pub(crate) struct Driver<'a, G> {
     scenario: &'a Scenario,
     gate: G,
     ledger: Ledger,
+    /// The tenants of each class.
+    tenants: Vec<Vec<TenantId>>,
+    /// Between two looks at a server's metrics.
+    scrape_every: Option<Duration>,
     now: Timestamp,
     agenda: Agenda<Happening>,
     arrivals: Vec<Arrival>,
@@ -136,15 +150,22 @@ pub(crate) struct Driver<'a, G> {
 }
 
 impl<'a, G: Gate> Driver<'a, G> {
-    /// A run of the scenario under the gate, which was built with these settings. `gated`: the gate promises limits,
-    /// bounds and an order.
-    pub(crate) fn new(scenario: &'a Scenario, gate: G, settings: Settings, gated: bool) -> Self {
+    /// A run of the scenario under the gate, which was built with these settings.
+    pub(crate) fn new(scenario: &'a Scenario, comparison: &Comparison, gate: G, settings: Settings) -> Self {
         // Streams from the far end of the numbers, away from those of the classes.
         let stream = |number: u64| Stream::new(scenario.seed, u64::MAX - number);
+        let gated = comparison.policy != Policy::NoGate;
+        let numbers = tenants(&scenario.classes);
         Self {
             scenario,
             gate,
             ledger: Ledger::new(settings, gated),
+            tenants: scenario
+                .classes
+                .iter()
+                .map(|class| class.tenants.iter().map(|name| numbers[name]).collect())
+                .collect(),
+            scrape_every: comparison.detector.and_then(|detector| detector.refresh),
             now: Timestamp::ZERO,
             agenda: Agenda::new(),
             arrivals: arrivals(scenario),
@@ -186,7 +207,8 @@ impl<'a, G: Gate> Driver<'a, G> {
     }
 
     fn happen(&mut self, happening: Happening) -> Result<(), Broken> {
-        if self.now.since(Timestamp::ZERO) > self.scenario.duration + NEVER {
+        let never = if self.scrape_every.is_some() { NEVER_WITH_SCRAPES } else { NEVER };
+        if self.now.since(Timestamp::ZERO) > self.scenario.duration + never {
             return Err(format!("{} requests never end", self.ledger.unfinished()));
         }
         match happening {
@@ -206,6 +228,7 @@ impl<'a, G: Gate> Driver<'a, G> {
                 }
             }
             Happening::Operation(index) => self.operate(index),
+            Happening::Scrape { replica, generation } => self.scrape(replica, generation),
             Happening::StaleNews(event) => self.gate.handle(self.now, event),
             Happening::Tick => self.tick()?,
         }
@@ -234,10 +257,14 @@ impl<'a, G: Gate> Driver<'a, G> {
             // About four letters a token.
             bytes: u64::from(arrival.prompt) * 4,
             ttl: class.ttl,
+            tenant: self.tenants[arrival.class as usize][arrival.tenant as usize],
+            prompt_tokens: arrival.prompt.into(),
+            max_tokens: class.max_tokens,
+            ttft_goal: class.goal,
             ..Request::new(id, class.model, class.priority)
         };
         self.plan_arrival(index + 1);
-        self.lives.push(Life { arrival, first_token: None, ended: self.now, end: End::Left });
+        self.lives.push(Life { arrival, dispatched: None, first_token: None, ended: self.now, end: End::Left });
         if let Some(patience) = class.patience {
             self.agenda.plan(self.now + patience, Happening::ClientLeaves { id, impatient: true });
         }
@@ -335,6 +362,9 @@ impl<'a, G: Gate> Driver<'a, G> {
             if let Some(life) = self.fate.lives_for() {
                 self.agenda.plan(self.now + life, Happening::Crash { replica, generation });
             }
+            if self.scrape_every.is_some() {
+                self.agenda.plan(self.now, Happening::Scrape { replica, generation });
+            }
         } else {
             self.failed_loads += 1;
         }
@@ -344,8 +374,7 @@ impl<'a, G: Gate> Driver<'a, G> {
 
     fn crash(&mut self, replica: ReplicaId, generation: Generation) -> Result<(), Broken> {
         // Once nobody is left to see it, crashes and restarts would go on for ever.
-        let unseen = self.ledger.unfinished() == 0 && self.lives.len() == self.arrivals.len();
-        if unseen || self.ledger.process(replica, generation) != Process::Ready {
+        if self.is_over() || self.ledger.process(replica, generation) != Process::Ready {
             return Ok(());
         }
         self.crashes += 1;
@@ -353,6 +382,26 @@ impl<'a, G: Gate> Driver<'a, G> {
         self.lose_server(replica);
         self.tell(Event::Exited { replica, generation });
         Ok(())
+    }
+
+    /// Whether nobody waits or runs, and nobody comes any more.
+    fn is_over(&self) -> bool {
+        self.ledger.unfinished() == 0 && self.lives.len() == self.arrivals.len()
+    }
+
+    fn scrape(&mut self, replica: ReplicaId, generation: Generation) {
+        let Some(every) = self.scrape_every.filter(|_| !self.is_over()) else { return };
+        let server = self.servers.get(&replica).filter(|server| server.generation == generation);
+        let Some(engine) = server.and_then(|server| server.engine.as_ref()) else { return };
+        let load = engine.load();
+        let load = Load { running: load.running, waiting: load.waiting, kv_cache: Some(load.kv) };
+        let sample = Event::Sample { replica, generation, load };
+        match self.fate.scrape(every) {
+            Scrape::InTime => self.gate.handle(self.now, sample),
+            Scrape::Late(by) => self.agenda.plan(self.now + by, Happening::StaleNews(sample)),
+            Scrape::Lost => {}
+        }
+        self.agenda.plan(self.now + every, Happening::Scrape { replica, generation });
     }
 
     /// The process is gone: its requests will be seen to break, sooner or later.
@@ -411,7 +460,9 @@ impl<'a, G: Gate> Driver<'a, G> {
     fn settle(&mut self) -> Result<(), Broken> {
         self.carry_out_all()?;
         let deadline = self.gate.deadline();
-        self.ledger.settled(self.gate.view(), deadline.is_none())?;
+        // A look at metrics may bring what a request waits for.
+        let asleep = deadline.is_none() && self.scrape_every.is_none();
+        self.ledger.settled(self.gate.view(), asleep)?;
         if let Some(deadline) = deadline.map(|deadline| deadline.max(self.now))
             && self.tick.is_none_or(|planned| deadline < planned)
         {
@@ -433,6 +484,10 @@ impl<'a, G: Gate> Driver<'a, G> {
             Action::Dispatch { id, replica, generation, decision } => {
                 self.ledger.dispatch(self.now, id, replica, generation, decision.waited)?;
                 self.servers.entry(replica).or_default().requests.insert(id);
+                let now = self.now;
+                if let Some(life) = self.life_mut(id) {
+                    life.dispatched = Some(now);
+                }
                 let (least, most) = self.scenario.models[replica.model.0 as usize].engine.overhead;
                 let micros = self.network.between(least.as_micros() as u64, most.as_micros() as u64);
                 self.agenda.plan(self.now + Duration::from_micros(micros), Happening::Submitted { id });

@@ -17,6 +17,18 @@ pub struct Faults {
     pub crash_every: Option<Duration>,
     /// Share of the news, about requests and servers alike, that the scheduler hears a second time some seconds later.
     pub stale_news: f64,
+    /// Share of the looks at a server's metrics that fail.
+    pub lost_scrapes: f64,
+    /// Share of those that are answered late, by up to five times the interval between them.
+    pub late_scrapes: f64,
+}
+
+/// What becomes of a look at a server's metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scrape {
+    InTime,
+    Late(Duration),
+    Lost,
 }
 
 /// Draws the faults of one run.
@@ -62,6 +74,18 @@ impl Fate {
     pub(crate) fn comes_again_after(&mut self) -> Option<Duration> {
         let again = self.faults.stale_news > 0.0 && self.servers.chance(self.faults.stale_news);
         again.then(|| Duration::from_micros(self.servers.between(0, 5_000_000)))
+    }
+
+    /// What becomes of a look at a server's metrics, of which there is one each interval.
+    pub(crate) fn scrape(&mut self, interval: Duration) -> Scrape {
+        let Faults { lost_scrapes, late_scrapes, .. } = self.faults;
+        if lost_scrapes > 0.0 && self.servers.chance(lost_scrapes) {
+            Scrape::Lost
+        } else if late_scrapes > 0.0 && self.servers.chance(late_scrapes) {
+            Scrape::Late((interval * 5).mul_f64(self.servers.unit()))
+        } else {
+            Scrape::InTime
+        }
     }
 
     /// How long after a server's end its clients' connections are seen to break: before or after the news of the end.

@@ -26,5 +26,5 @@ pub use engine::{Engine, EngineLoad, EngineSettings, Output};
 pub use faults::Faults;
 pub use measure::{ClassFigures, Quantiles, Run, SLICES};
 pub use report::{Report, simulate};
-pub use run::{RunError, run};
-pub use scenario::{Arrivals, Class, Comparison, Length, Model, Operation, Policy, Problem, Scenario};
+pub use run::run;
+pub use scenario::{Arrivals, Class, Comparison, Detector, Length, Model, Operation, Policy, Problem, Scenario};

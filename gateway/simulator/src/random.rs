@@ -1,5 +1,6 @@
 //! Seeded randomness. Each part of a run draws from a stream of its own, so that one more class of clients or one
-//! more fault leaves the draws of the others as they were.
+//! more fault leaves the draws of the others as they were. Logarithms and the like come from `libm`, as those of the
+//! platforms differ in the last digit.
 
 use rand_chacha::{
     ChaCha8Rng,
@@ -37,12 +38,12 @@ impl Stream {
 
     /// Exponentially distributed with the mean given.
     pub(crate) fn exponential(&mut self, mean: f64) -> f64 {
-        -mean * (1.0 - self.unit()).ln()
+        -mean * libm::log(1.0 - self.unit())
     }
 
     /// Normally distributed with mean 0 and deviation 1 (Box and Muller).
     pub(crate) fn normal(&mut self) -> f64 {
-        let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
-        radius * (std::f64::consts::TAU * self.unit()).cos()
+        let radius = (-2.0 * libm::log(1.0 - self.unit())).sqrt();
+        radius * libm::cos(std::f64::consts::TAU * self.unit())
     }
 }

@@ -38,7 +38,7 @@ fn model(random: &mut Stream, number: usize) -> Model {
     Model {
         name: format!("model-{number}"),
         replicas: 1 + random.up_to(1) * random.up_to(2),
-        concurrency: 1 + random.up_to(3),
+        concurrency: Some(1 + random.up_to(3)),
         managed,
         load: random.millis(3_000),
         stop: random.millis(800),
@@ -97,6 +97,7 @@ fn class(random: &mut Stream, number: usize, models: usize) -> Class {
         },
         prompt: Length::Uniform(1, 40),
         output: Length::Uniform(1, 8),
+        max_tokens: None,
         goal: None,
         ttl: random.maybe(0.3, |random| random.millis(5_000)),
         patience: random.maybe(0.3, |random| random.millis(5_000)),
@@ -169,13 +170,15 @@ fn scenario(seed: u64) -> Scenario {
         eviction: eviction(random, models),
         classes: (0..1 + random.up_to(3) as usize).map(|number| class(random, number, models)).collect(),
         models: (0..models).map(|number| model(random, number)).collect(),
-        comparisons: vec![Comparison { name: "swarm".into(), policy, admission, backoff }],
+        comparisons: vec![Comparison { name: "swarm".into(), policy, detector: None, admission, backoff }],
         faults: Faults {
             cancel: random.maybe(0.5, Stream::unit).unwrap_or(0.0) * 0.5,
             load_failure: random.maybe(0.4, Stream::unit).unwrap_or(0.0) * 0.7,
             slow_stop: random.maybe(0.4, Stream::unit).unwrap_or(0.0),
             crash_every: random.maybe(0.4, |random| Duration::from_millis(500) + random.millis(10_000)),
             stale_news: random.maybe(0.4, Stream::unit).unwrap_or(0.0),
+            lost_scrapes: random.maybe(0.4, Stream::unit).unwrap_or(0.0) * 0.5,
+            late_scrapes: random.maybe(0.4, Stream::unit).unwrap_or(0.0),
         },
         operations: operations(random, models),
     }

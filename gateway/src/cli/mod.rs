@@ -6,6 +6,7 @@ mod log;
 mod reload;
 mod serve;
 mod signals;
+mod simulate;
 
 use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
 
@@ -35,6 +36,8 @@ enum Command {
     /// Make API keys and their digests.
     #[command(subcommand)]
     Keys(keys::KeysCommand),
+    // Its help is that of its arguments.
+    Simulate(simulate::SimulateArguments),
     /// Run a pretend model server that speaks OpenAI's protocol.
     DemoBackend(switchyard::demo_backend::Options),
 }
@@ -73,6 +76,7 @@ pub(crate) fn run() -> ExitCode {
             ExitCode::SUCCESS
         }
         Command::Keys(command) => keys::run(command),
+        Command::Simulate(arguments) => simulate::run(&arguments),
         Command::DemoBackend(options) => demo_backend(options),
     }
 }

@@ -5,7 +5,7 @@ mod csv;
 mod svg;
 mod table;
 
-use crate::{Run, RunError, Scenario, run};
+use crate::{Run, Scenario, Violation, run};
 
 /// What came out of a scenario.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,41 +20,34 @@ pub struct Report {
     pub duration: f64,
     /// In the order of the comparisons.
     pub runs: Vec<Run>,
-    /// Comparisons that were left out, by name, and why.
-    pub skipped: Vec<(String, String)>,
 }
 
-/// Runs every comparison of a scenario. One that this build cannot run is left out and named.
+/// Runs every comparison of a scenario.
 ///
 /// # Errors
 /// When the scheduler breaks one of its promises.
-pub fn simulate(scenario: &Scenario) -> Result<Report, RunError> {
+pub fn simulate(scenario: &Scenario) -> Result<Report, Violation> {
     let (from, to) = scenario.window;
-    let mut report = Report {
+    Ok(Report {
         name: scenario.name.clone(),
         description: scenario.description.clone(),
         window: (from.as_secs_f64(), to.as_secs_f64()),
         duration: scenario.duration.as_secs_f64(),
-        runs: Vec::new(),
-        skipped: Vec::new(),
-    };
-    for comparison in &scenario.comparisons {
-        match run(scenario, comparison) {
-            Ok(run) => report.runs.push(run),
-            Err(error @ RunError::Unavailable(_)) => {
-                report.skipped.push((comparison.name.clone(), error.to_string()));
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(report)
+        runs: scenario.comparisons.iter().map(|comparison| run(scenario, comparison)).collect::<Result<_, _>>()?,
+    })
 }
 
 impl Report {
     /// The figures as a table for a terminal.
     #[must_use]
     pub fn table(&self) -> String {
-        table::table(self)
+        table::text(self)
+    }
+
+    /// The figures as a section of a Markdown document.
+    #[must_use]
+    pub fn markdown(&self) -> String {
+        table::markdown(self)
     }
 
     /// The figures as CSV: a header, then one line for each scheduler and class.
@@ -83,7 +76,7 @@ fn readable(seconds: f64) -> String {
 
 /// A number with three digits that say something.
 fn significant(number: f64) -> String {
-    let decimals = if number > 0.0 { (2.0 - number.log10().floor()).clamp(0.0, 6.0) } else { 0.0 };
+    let decimals = if number > 0.0 { (2.0 - libm::log10(number).floor()).clamp(0.0, 6.0) } else { 0.0 };
     format!("{number:.*}", decimals as usize)
 }
 

@@ -106,7 +106,7 @@ impl Scale {
     /// From 0 to 1.
     fn place(&self, seconds: f64) -> f64 {
         let seconds = seconds.clamp(self.least, self.most);
-        (seconds / self.least).ln() / (self.most / self.least).ln()
+        libm::log(seconds / self.least) / libm::log(self.most / self.least)
     }
 }
 
@@ -236,7 +236,7 @@ fn time_ticks(duration: f64) -> Vec<(f64, String)> {
         _ => (3600.0, "h"),
     };
     let rough = duration / unit / 6.0;
-    let power = 10_f64.powf(rough.log10().floor());
+    let power = libm::exp10(libm::log10(rough).floor());
     let step = [1.0, 2.0, 5.0, 10.0].map(|step| step * power).into_iter().find(|&step| step >= rough).unwrap_or(rough);
     let ticks = (0..=6).map(|number| f64::from(number) * step).take_while(|&tick| tick * unit <= duration * 1.000_1);
     ticks.map(|tick| (tick * unit, format!("{} {name}", (tick * 100.0).round() / 100.0))).collect()

@@ -7,34 +7,51 @@ use crate::{ClassFigures, Run};
 
 const HEAD: [&str; 11] =
     ["scheduler", "class", "arrived", "served", "shed", "left", "TTFT p50", "p95", "p99", "goal met", "tokens"];
+const TOTALS: [&str; 7] = ["scheduler", "requests/s", "tokens/s", "Jain", "loads", "preempted", "last end"];
 
-pub(super) fn table(report: &Report) -> String {
+pub(super) fn text(report: &Report) -> String {
     let mut out = format!("{}\n", report.name);
     if !report.description.is_empty() {
         let _ = writeln!(out, "{}", report.description);
     }
-    if report.window != (0.0, report.duration) {
-        let (from, to) = report.window;
-        let _ = writeln!(out, "Figures of the requests that arrive from second {from} to second {to}.");
+    if let Some(window) = window(report) {
+        let _ = writeln!(out, "{window}");
     }
+    let _ = write!(out, "\n{}\n{}", aligned(&classes(report), 2), aligned(&totals(report), 1));
+    out
+}
+
+pub(super) fn markdown(report: &Report) -> String {
+    let mut out = format!("## {}\n\n", escaped(&report.name));
+    for paragraph in [Some(report.description.clone()), window(report)].into_iter().flatten() {
+        if !paragraph.is_empty() {
+            let _ = write!(out, "{}\n\n", escaped(&paragraph));
+        }
+    }
+    let _ = write!(out, "{}\n{}", pipes(&classes(report), 2), pipes(&totals(report), 1));
+    out
+}
+
+fn window(report: &Report) -> Option<String> {
+    let (from, to) = report.window;
+    (report.window != (0.0, report.duration))
+        .then(|| format!("Figures of the requests that arrive from second {from} to second {to}."))
+}
+
+fn classes(report: &Report) -> Vec<[String; 11]> {
     let mut rows = vec![HEAD.map(str::to_owned)];
     for run in &report.runs {
         for (index, class) in run.classes.iter().enumerate() {
             rows.push(row(if index == 0 { &run.name } else { "" }, class));
         }
     }
-    let _ = write!(out, "\n{}\n", aligned(&rows, 2));
-    let mut totals =
-        vec![["scheduler", "requests/s", "tokens/s", "Jain", "loads", "preempted", "last end"].map(str::to_owned)];
-    totals.extend(report.runs.iter().map(total));
-    let _ = write!(out, "{}", aligned(&totals, 1));
-    if !report.skipped.is_empty() {
-        out.push('\n');
-    }
-    for (name, reason) in &report.skipped {
-        let _ = writeln!(out, "{name} left out: {reason}");
-    }
-    out
+    rows
+}
+
+fn totals(report: &Report) -> Vec<[String; 7]> {
+    let mut rows = vec![TOTALS.map(str::to_owned)];
+    rows.extend(report.runs.iter().map(total));
+    rows
 }
 
 fn row(scheduler: &str, class: &ClassFigures) -> [String; 11] {
@@ -81,4 +98,21 @@ fn aligned<const N: usize>(rows: &[[String; N]], texts: usize) -> String {
         let _ = writeln!(out, "{}", line.trim_end());
     }
     out
+}
+
+/// A Markdown table: the first row is its head, the first `texts` columns are to the left.
+fn pipes<const N: usize>(rows: &[[String; N]], texts: usize) -> String {
+    let mut out = String::new();
+    for (index, row) in rows.iter().enumerate() {
+        let _ = writeln!(out, "| {} |", row.iter().map(|cell| escaped(cell)).collect::<Vec<_>>().join(" | "));
+        if index == 0 {
+            let _ = writeln!(out, "|{}{}", " --- |".repeat(texts), " ---: |".repeat(N - texts));
+        }
+    }
+    out
+}
+
+/// What Markdown would take for its own, and cells for their end.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('|', "\\|").replace('<', "&lt;").replace('*', "\\*").replace('_', "\\_")
 }

@@ -5,12 +5,13 @@ use std::{collections::BTreeMap, path::Path, time::Duration};
 use serde_saphyr::{Location, Spanned};
 use switchyard_scheduler::{
     AdmissionSettings, BackoffSettings, BandSettings, Bounds, EvictionSettings, FifoSettings, ModelId, PolicySettings,
-    SerialSettings,
+    SerialSettings, TenantId,
 };
 
 use super::{
     Arrivals, Class, Comparison, Length, Model, Policy, Problem, Scenario,
     file::{self, File},
+    tenants,
     value::Span,
 };
 use crate::{engine::EngineSettings, faults::Faults};
@@ -34,7 +35,7 @@ pub(super) fn check(name: &str, file: File) -> Result<Scenario, Vec<Problem>> {
     };
     let models = check.models(&file.replicas);
     let classes = check.classes(&file.classes, &models, duration);
-    let comparisons = check.comparisons(&file.comparisons, &models);
+    let comparisons = check.comparisons(&file.comparisons, &models, &tenants(&classes));
     let faults = check.faults(&file.faults);
     if !check.problems.is_empty() {
         check.problems.sort_by_key(|problem| (problem.line, problem.column));
@@ -56,13 +57,13 @@ pub(super) fn check(name: &str, file: File) -> Result<Scenario, Vec<Problem>> {
     })
 }
 
-struct Check<'a> {
+pub(super) struct Check<'a> {
     file: &'a str,
     problems: Vec<Problem>,
 }
 
 impl Check<'_> {
-    fn problem(&mut self, place: Location, path: impl Into<String>, message: impl Into<String>) {
+    pub(super) fn problem(&mut self, place: Location, path: impl Into<String>, message: impl Into<String>) {
         self.problems.push(Problem {
             file: self.file.to_owned(),
             line: place.line(),
@@ -73,7 +74,12 @@ impl Check<'_> {
     }
 
     /// The number, or the default; zero is a problem.
-    fn positive<N: Copy + PartialOrd + From<u8>>(&mut self, value: Option<&Spanned<N>>, path: &str, default: N) -> N {
+    pub(super) fn positive<N: Copy + PartialOrd + From<u8>>(
+        &mut self,
+        value: Option<&Spanned<N>>,
+        path: &str,
+        default: N,
+    ) -> N {
         match value {
             Some(value) if value.value > N::from(0) => value.value,
             Some(value) => {
@@ -82,6 +88,10 @@ impl Check<'_> {
             }
             None => default,
         }
+    }
+
+    fn concurrency_limit(&mut self, limit: Option<&Spanned<u32>>, path: &str) -> Option<u32> {
+        limit.map(|limit| self.positive(Some(limit), &format!("{path}.concurrency"), 1))
     }
 
     fn share(&mut self, value: Option<&Spanned<f64>>, path: &str) -> f64 {
@@ -103,11 +113,7 @@ impl Check<'_> {
                 vec![Model {
                     name: pool.model.clone(),
                     replicas: self.positive(pool.count.as_ref(), &format!("{path}.count"), 1),
-                    concurrency: self.positive(
-                        pool.concurrency.as_ref(),
-                        &format!("{path}.concurrency"),
-                        engine.max_running,
-                    ),
+                    concurrency: self.concurrency_limit(pool.concurrency.as_ref(), path),
                     managed: false,
                     load: Duration::ZERO,
                     stop: Duration::ZERO,
@@ -130,7 +136,7 @@ impl Check<'_> {
         Model {
             name: name.to_owned(),
             replicas: 1,
-            concurrency: self.positive(model.concurrency.as_ref(), &format!("{path}.concurrency"), engine.max_running),
+            concurrency: self.concurrency_limit(model.concurrency.as_ref(), &path),
             managed: true,
             load: model.load.0,
             stop: model.stop.map_or(Duration::ZERO, |stop| stop.0),
@@ -256,6 +262,7 @@ impl Check<'_> {
             arrivals,
             prompt: class.prompt.value,
             output: class.output.value,
+            max_tokens: class.max_tokens,
             goal: class.slo_ttft.map(|Span(goal)| goal),
             ttl: class.ttl.map(|Span(ttl)| ttl),
             patience: class.patience.map(|Span(patience)| patience),
@@ -266,6 +273,7 @@ impl Check<'_> {
         &mut self,
         comparisons: &Spanned<Vec<Spanned<file::Comparison>>>,
         models: &[Model],
+        tenants: &BTreeMap<String, TenantId>,
     ) -> Vec<Comparison> {
         if comparisons.value.is_empty() {
             self.problem(comparisons.referenced, "comparisons", "needs at least one, such as `- use: fifo`");
@@ -275,11 +283,18 @@ impl Check<'_> {
         for (index, spanned) in comparisons.value.iter().enumerate() {
             let path = format!("comparisons[{index}]");
             let comparison = &spanned.value;
+            let mut admission = admission(&comparison.admission);
+            let mut detector = None;
             let (usual, policy) = match comparison.used {
                 file::Use::NoGate => ("no gate", Policy::NoGate),
                 file::Use::Fifo => ("fifo", self.fifo(&comparison.settings.fifo, &path, models)),
                 file::Use::Serial => ("serial", self.serial(&comparison.settings.serial, &path)),
-                file::Use::Flow => ("flow", Policy::Flow(comparison.settings.flow.clone())),
+                file::Use::Flow => {
+                    let flow = &comparison.settings.flow;
+                    detector = self.detector(flow, &path);
+                    let flow = self.flow(flow, &path, tenants, &mut admission);
+                    ("flow", Policy::Scheduler(PolicySettings::Flow(flow)))
+                }
             };
             let name = comparison.name.clone().unwrap_or_else(|| usual.to_owned());
             if let Some(first) = names.insert(name.clone(), index) {
@@ -289,12 +304,7 @@ impl Check<'_> {
                     format!("is called `{name}` as comparisons[{first}] is; give each its own `name`"),
                 );
             }
-            checked.push(Comparison {
-                name,
-                policy,
-                admission: admission(&comparison.admission),
-                backoff: BackoffSettings::default(),
-            });
+            checked.push(Comparison { name, policy, detector, admission, backoff: BackoffSettings::default() });
         }
         checked
     }
@@ -348,6 +358,8 @@ impl Check<'_> {
             slow_stop: self.share(faults.slow_stop.as_ref(), "faults.slowStop"),
             crash_every,
             stale_news: self.share(faults.stale_news.as_ref(), "faults.staleNews"),
+            lost_scrapes: self.share(faults.lost_scrapes.as_ref(), "faults.lostScrapes"),
+            late_scrapes: self.share(faults.late_scrapes.as_ref(), "faults.lateScrapes"),
         }
     }
 }

@@ -6,7 +6,9 @@ use serde::Deserialize;
 use serde_saphyr::Spanned;
 
 use super::{
-    Problem, place,
+    Problem,
+    flow::Flow,
+    place,
     value::{Length, Span, SpanRange, Timeline, Urgency},
 };
 
@@ -97,6 +99,7 @@ pub(super) struct Class {
     pub(super) burst: Option<Spanned<Timeline>>,
     pub(super) prompt: Spanned<Length>,
     pub(super) output: Spanned<Length>,
+    pub(super) max_tokens: Option<u64>,
     pub(super) slo_ttft: Option<Span>,
     pub(super) ttl: Option<Span>,
     pub(super) patience: Option<Span>,
@@ -132,7 +135,7 @@ pub(super) struct SchedulerSettings {
     #[serde(default)]
     pub(super) fifo: Fifo,
     #[serde(default)]
-    pub(super) flow: serde_json::Value,
+    pub(super) flow: Flow,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -189,6 +192,8 @@ pub(super) struct Faults {
     pub(super) slow_stop: Option<Spanned<f64>>,
     pub(super) crash_every: Option<Spanned<Span>>,
     pub(super) stale_news: Option<Spanned<f64>>,
+    pub(super) lost_scrapes: Option<Spanned<f64>>,
+    pub(super) late_scrapes: Option<Spanned<f64>>,
 }
 
 /// Reads the YAML; what cannot be read is one problem.

@@ -2,12 +2,19 @@
 
 mod check;
 mod file;
+mod flow;
 mod place;
 mod value;
 
-use std::{fmt, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    time::Duration,
+};
 
-use switchyard_scheduler::{AdmissionSettings, BackoffSettings, EvictionSettings, ModelId, PolicySettings, Priority};
+use switchyard_scheduler::{
+    AdmissionSettings, BackoffSettings, DetectorSettings, EvictionSettings, ModelId, PolicySettings, Priority, TenantId,
+};
 
 pub use value::{Arrivals, Length};
 
@@ -47,8 +54,9 @@ pub struct Model {
     pub name: String,
     /// How many servers it has; at least 1.
     pub replicas: u32,
-    /// Requests that a scheduler may run on one server at once; at least 1.
-    pub concurrency: u32,
+    /// Requests that a scheduler may run on one server at once; at least 1. Without it, as many as the server's batch
+    /// holds, or under a detector as many as that allows.
+    pub concurrency: Option<u32>,
     /// Whether it is started and stopped, and takes room on this machine; otherwise its servers are always there.
     pub managed: bool,
     /// How long a start takes.
@@ -78,6 +86,8 @@ pub struct Class {
     pub prompt: Length,
     /// Tokens out.
     pub output: Length,
+    /// What its requests say that the answer is at the most, in tokens.
+    pub max_tokens: Option<u64>,
     /// Its goal for the time to the first token.
     pub goal: Option<Duration>,
     /// Sent along: how long a request may wait.
@@ -93,6 +103,8 @@ pub struct Comparison {
     pub name: String,
     /// Who decides.
     pub policy: Policy,
+    /// What tells how full the servers are (`flow`); without it, what runs over what may run.
+    pub detector: Option<Detector>,
     /// How many may wait.
     pub admission: AdmissionSettings,
     /// The pause after a failed load.
@@ -107,8 +119,17 @@ pub enum Policy {
     NoGate,
     /// The scheduler.
     Scheduler(PolicySettings),
-    /// `flow`, which this build's scheduler does not have yet: kept as written.
-    Flow(serde_json::Value),
+}
+
+/// What tells how full servers are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Detector {
+    /// What is counted, and how much of it makes a server full.
+    pub settings: DetectorSettings,
+    /// The part by which a single server may be over that while others are below.
+    pub headroom: f64,
+    /// How often the servers' metrics are looked at, where it needs them.
+    pub refresh: Option<Duration>,
 }
 
 /// Something an operator does during a run.
@@ -164,4 +185,10 @@ impl Scenario {
     pub fn parse(name: &str, text: &str) -> Result<Self, Vec<Problem>> {
         check::check(name, file::read(name, text)?)
     }
+}
+
+/// The number of every tenant, by name. Zero stays for those without a name.
+pub(crate) fn tenants(classes: &[Class]) -> BTreeMap<String, TenantId> {
+    let names: BTreeSet<_> = classes.iter().flat_map(|class| &class.tenants).collect();
+    names.into_iter().cloned().zip((1..).map(TenantId)).collect()
 }

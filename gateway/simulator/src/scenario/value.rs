@@ -118,7 +118,7 @@ impl Length {
                 u32::try_from(random.between(u64::from(least), u64::from(most))).unwrap_or(most)
             }
             Self::LogNormal { median, sigma, max } => {
-                let length = (median * (sigma * random.normal()).exp()).round();
+                let length = (median * libm::exp(sigma * random.normal())).round();
                 (length as u32).clamp(1, max)
             }
         }
@@ -171,7 +171,7 @@ impl<'de> Deserialize<'de> for Length {
                 if file.median == 0 || file.p95 < file.median || max < file.p95 {
                     return Err(de::Error::custom("the order has to be 0 < median <= p95 <= max"));
                 }
-                Ok(Length::LogNormal { median, sigma: (p95 / median).ln() / NORMAL_P95, max })
+                Ok(Length::LogNormal { median, sigma: libm::log(p95 / median) / NORMAL_P95, max })
             }
         }
         deserializer.deserialize_any(Reader)
