@@ -97,7 +97,11 @@ fn keys_of_yaml(text: &str, schema: &Value) -> BTreeSet<String> {
     let mut shown = BTreeSet::new();
     for line in text.lines() {
         let mut indent = line.len() - line.trim_start().len();
-        let mut line = line.trim_start().trim_start_matches("# ");
+        let mut line = line.trim_start();
+        if let Some(comment) = line.strip_prefix("# ") {
+            line = comment.trim_start();
+            indent += comment.len() - line.len();
+        }
         if let Some(item) = line.strip_prefix("- ").filter(|item| item.contains(": ")) {
             open.truncate(open.iter().take_while(|(outer, _)| *outer < indent).count());
             open.push((indent, "[]".to_owned()));

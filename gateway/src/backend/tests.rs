@@ -25,7 +25,7 @@ use tokio::{
 };
 
 use super::{BackendEvent, BackendSnapshot, BackendState, Fleet, FleetOptions, procfs::Stat};
-use crate::config::{Capabilities, Filters, Launch, Model, Timeouts, Upstream};
+use crate::config::{Capabilities, Detector, Filters, Launch, Model, Timeouts, Upstream};
 
 const G1: Generation = Generation(1);
 const G2: Generation = Generation(2);
@@ -56,12 +56,15 @@ fn remote_model(id: &str) -> Model {
         capabilities: Capabilities::default(),
         launch: None,
         upstream: Upstream { tls: false, host: own_address().to_string(), port: 8001, prefix: String::new() },
+        others: Vec::new(),
         check_endpoint: Some("/health".to_owned()),
         health_check_timeout: LONG,
         ttl: None,
         unload_timeout: LONG,
         use_model_name: None,
         concurrency: 1,
+        detector: Detector::default(),
+        forward_priority: None,
         takes_slot: true,
         filters: Filters::default(),
         timeouts: Timeouts { connect: None, response_header: None, tls_handshake: None, idle_connection: None },

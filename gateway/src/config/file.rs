@@ -2,21 +2,25 @@
 
 use std::{net::SocketAddr, time::Duration};
 
+use http::HeaderName;
 use serde_json::{Map, Value as Json};
 use switchyard_policy::HeaderSettings;
 
 use super::{
     callers::CallersFile,
+    flow::{self, DetectorFile},
     kinds::{Bytes, Flag, Free, OneOf, POSITIVE_TIME, Scalar, TIME, Text, TimeOrDefault, int, parsed},
     parse,
     reader::{At, Named, Section},
-    settings::{Capabilities, LogLevel, Upstream},
+    settings::{Capabilities, ForwardPriority, LogLevel, Upstream},
 };
 
 pub(super) use super::routing::{GroupFile, MatrixFile, RoutingFile};
 
 /// The first port that `${PORT}` stands for unless `startPort` says otherwise.
 pub(super) const START_PORT: u16 = 5800;
+/// More servers of one model on this machine are taken for a slip.
+pub(super) const MAX_REPLICAS: u32 = 256;
 
 /// A whole file: of the right types, but not yet checked for what its parts say of each other.
 pub(super) struct File {
@@ -60,6 +64,7 @@ pub(super) struct HeadersFile {
     pub(super) names: HeaderSettings,
     pub(super) forward_priority: bool,
     pub(super) forward_identity: bool,
+    pub(super) session: HeaderName,
 }
 
 pub(super) struct LimitsFile {
@@ -76,6 +81,12 @@ pub(super) struct ModelFile {
     pub(super) proxy: Option<At<Upstream>>,
     /// `proxy` is there, whether readable or not.
     pub(super) has_proxy: bool,
+    pub(super) endpoints: Vec<At<Upstream>>,
+    /// `endpoints` is there, whether readable or not.
+    pub(super) has_endpoints: Option<At<()>>,
+    pub(super) replicas: Option<At<u32>>,
+    pub(super) detector: Option<DetectorFile>,
+    pub(super) forward_priority: Option<ForwardPriority>,
     pub(super) check_endpoint: At<Option<String>>,
     pub(super) health_check_timeout: Option<At<Duration>>,
     pub(super) ttl: Option<Duration>,
@@ -166,6 +177,14 @@ pub(super) fn read(s: &mut Section<'_>) -> File {
             names: super::callers::names(s),
             forward_priority: s.or("forwardPriority", "Pass the priority on to the model server.", Flag, false).value,
             forward_identity: s.or("forwardIdentity", forward_identity, Flag, false).value,
+            session: s
+                .or(
+                    "session",
+                    "Names a conversation, which then stays on one replica.",
+                    parsed("the name of a header", parse::header),
+                    "x-session-id",
+                )
+                .value,
         }
     });
     let preload = s.section("hooks", "What to do when something happens.", |s| {
@@ -244,6 +263,8 @@ const LOG_LEVELS: OneOf<LogLevel> = OneOf(&[
 /// `true` for what llama-swap does without the key.
 const LOG_TO_STDOUT: OneOf<bool> = OneOf(&[("proxy", true), ("upstream", false), ("both", false), ("none", false)]);
 
+const FORWARD_PRIORITY: OneOf<ForwardPriority> = OneOf(&[("vllm", ForwardPriority::Vllm)]);
+
 const MODALITIES: OneOf<&str> = OneOf(&[("text", "text"), ("audio", "audio"), ("image", "image")]);
 
 fn macros(s: &mut Section<'_>, about: &str) {
@@ -254,9 +275,11 @@ fn macros(s: &mut Section<'_>, about: &str) {
     }
 }
 
-fn model(s: &mut Section<'_>) -> ModelFile {
+/// Reads one model.
+pub(super) fn model(s: &mut Section<'_>) -> ModelFile {
     macros(s, "Macros of this model; they win over those of the same name above.");
     let has = [s.has("cmd"), s.has("proxy")];
+    let has_endpoints = s.place_of("endpoints");
     ModelFile {
         cmd: s.opt("cmd", "Starts the model server; without it the model is remote.", Text),
         has_cmd: has[0],
@@ -268,6 +291,17 @@ fn model(s: &mut Section<'_>) -> ModelFile {
             parsed("a URL such as http://localhost:9000", parse::url),
         ),
         has_proxy: has[1],
+        endpoints: s.list(
+            "endpoints",
+            "URLs of servers that run elsewhere and all have this model, in place of proxy.",
+            parsed("a URL such as http://10.0.0.7:8000", parse::url),
+        ),
+        has_endpoints,
+        replicas: s.opt("replicas", "How many servers cmd starts, each on its own ${PORT}.", int(1..=MAX_REPLICAS)),
+        detector: flow::detector(s, "How full its replicas are (flow), if not as routing says."),
+        forward_priority: s
+            .opt("forwardPriority", "Write the priority into bodies as this server reads it.", FORWARD_PRIORITY)
+            .map(|at| at.value),
         check_endpoint: s.or(
             "checkEndpoint",
             "The path that answers 200 once the model is ready, or none.",
@@ -287,7 +321,7 @@ fn model(s: &mut Section<'_>) -> ModelFile {
         unlisted: s.or("unlisted", "Leave it out of /v1/models.", Flag, false).value,
         use_model_name: s.opt("useModelName", "What the server calls the model.", Text).filter(|name| !name.is_empty()),
         concurrency_limit: s
-            .or("concurrencyLimit", "Requests that run at once; 0 is 10. More wait.", int(0..=u32::MAX), 0)
+            .or("concurrencyLimit", "Requests that a replica runs at once; 0 is 10. More wait.", int(0..=u32::MAX), 0)
             .value,
         filters: s.section("filters", "Changes to the JSON body of requests.", |s| filters(s, true)),
         timeouts: s.section("timeouts", "Times of the connection to the server; 0 is no limit.", |s| timeouts(s, 0)),

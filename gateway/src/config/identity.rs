@@ -81,12 +81,15 @@ pub struct Headers {
     pub tier: HeaderName,
     /// Carries the models of a caller that may not use all, with commas between them.
     pub models: HeaderName,
+    /// Names a session.
+    pub session: HeaderName,
     /// Those that go no further than the gateway.
     pub kept: Vec<HeaderName>,
 }
 
 /// llm-d's older names for tenant and objective.
 pub const OLDER_TENANT: HeaderName = HeaderName::from_static("x-gateway-inference-fairness-id");
+const SESSION: HeaderName = HeaderName::from_static("x-session-id");
 const OLDER_OBJECTIVE: HeaderName = HeaderName::from_static("x-gateway-inference-objective");
 
 impl Headers {
@@ -102,7 +105,7 @@ impl Headers {
         if !forward_identity {
             kept.extend([tenant.clone(), tier.clone(), models.clone(), objective, OLDER_TENANT, OLDER_OBJECTIVE]);
         }
-        Self { priority, tenant, tier, models, kept }
+        Self { priority, tenant, tier, models, session: SESSION, kept }
     }
 }
 

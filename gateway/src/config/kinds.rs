@@ -3,6 +3,7 @@
 use std::{marker::PhantomData, ops::RangeInclusive, time::Duration};
 
 use serde_json::{Value as Json, json};
+use switchyard_scheduler::Priority;
 
 use super::tree::{Node, Value};
 
@@ -144,6 +145,76 @@ impl<T: TryFrom<i128>> Kind for Int<T> {
             return Err(format!("{number} is out of range"));
         }
         T::try_from(number).map_err(|_| format!("{number} is out of range"))
+    }
+}
+
+/// A number in a range, whole or not.
+pub(super) struct Number {
+    low: f64,
+    high: f64,
+    /// `low` itself is too little.
+    above: bool,
+}
+
+/// A number from `low` to `high`.
+pub(super) const fn number(low: f64, high: f64) -> Number {
+    Number { low, high, above: false }
+}
+
+/// A part of the whole: more than 0, and 1 at the most.
+pub(super) const PART: Number = Number { low: 0.0, high: 1.0, above: true };
+
+impl Kind for Number {
+    type Value = f64;
+
+    fn expected(&self) -> String {
+        match (self.above, self.low, self.high) {
+            (true, low, high) => format!("a number above {low}, at most {high}"),
+            (false, low, f64::INFINITY) => format!("a number, at least {low}"),
+            (false, low, high) => format!("a number from {low} to {high}"),
+        }
+    }
+
+    fn schema(&self) -> Json {
+        let mut schema = json!({ "type": "number" });
+        schema[if self.above { "exclusiveMinimum" } else { "minimum" }] = self.low.into();
+        if self.high.is_finite() {
+            schema["maximum"] = self.high.into();
+        }
+        schema
+    }
+
+    fn read(&self, node: &Node) -> Result<f64, String> {
+        let number = match &node.value {
+            Value::Int(number, _) => *number as f64,
+            Value::Float(number, _) => *number,
+            _ => return Err(String::new()),
+        };
+        let inside = number >= self.low && number <= self.high && number.is_finite();
+        if !inside || (self.above && number <= self.low) {
+            return Err(format!("{number} is out of range"));
+        }
+        Ok(number)
+    }
+}
+
+/// A priority: a whole number, or the name of a band.
+pub(super) struct Urgency;
+
+impl Kind for Urgency {
+    type Value = Priority;
+
+    fn expected(&self) -> String {
+        "a whole number, or interactive (100), normal (0) or batch (-100)".to_owned()
+    }
+
+    fn schema(&self) -> Json {
+        json!({ "type": ["integer", "string"] })
+    }
+
+    fn read(&self, node: &Node) -> Result<Priority, String> {
+        let text = node.text().ok_or_else(String::new)?;
+        Priority::parse(text.as_bytes()).ok_or_else(String::new)
     }
 }
 

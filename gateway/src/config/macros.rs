@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::{
     command::strip_comments,
+    file::MAX_REPLICAS,
     problem::{Path, Place, Sink, nearest},
+    settings::Ports,
     tree::{Key, Node, Value},
 };
 
@@ -117,9 +119,21 @@ impl Scope {
     }
 }
 
-/// Puts in all macros of a file. Models get the port numbers of `ports`, or the next free ones from `startPort` in the
-/// order of their ids. Returns each model's port.
-pub(super) fn expand(root: &mut Node, keep: &BTreeMap<String, u16>, sink: &Sink) -> BTreeMap<String, u16> {
+/// What comes of it beside the file itself.
+#[derive(Default)]
+pub(super) struct Expanded {
+    /// The ports of all replicas that use `${PORT}`.
+    pub(super) ports: Ports,
+    /// By model, what is different for its replicas after the first, each as the model's mapping.
+    pub(super) replicas: BTreeMap<String, Vec<Node>>,
+}
+
+/// The settings of a model of which each replica has its own.
+const OF_REPLICA: [&str; 4] = ["cmd", "cmdStop", "env", "proxy"];
+
+/// Puts in all macros of a file. Models get the port numbers of `keep`, or the next free ones from `startPort` in the
+/// order of their ids.
+pub(super) fn expand(root: &mut Node, keep: &Ports, sink: &Sink) -> Expanded {
     let global = Scope::default().with(root.get("macros"));
     let top = Path::default();
     let mut models = None;
@@ -134,7 +148,7 @@ pub(super) fn expand(root: &mut Node, keep: &BTreeMap<String, u16>, sink: &Sink)
             }
         }
     }
-    let Some(Node { value: Value::Map(models), .. }) = models else { return BTreeMap::new() };
+    let Some(Node { value: Value::Map(models), .. }) = models else { return Expanded::default() };
     let path = top.key("models");
     let mut wants_port = Vec::new();
     for (key, model) in models.iter_mut() {
@@ -144,20 +158,45 @@ pub(super) fn expand(root: &mut Node, keep: &BTreeMap<String, u16>, sink: &Sink)
         scope.port = true;
         expand_model(model, &scope, &path.key(&key.name), sink);
         if model.get("cmd").and_then(Node::text).is_some_and(|cmd| cmd.contains("${PORT}")) {
-            wants_port.push(key.name.clone());
+            wants_port.extend((0..replicas(model)).map(|index| (key.name.clone(), index)));
         }
     }
     let ports = assign_ports(root_start_port(root), wants_port, keep, root, sink);
+    let mut others = BTreeMap::new();
     if let Some(Node { value: Value::Map(models), .. }) = root.get_mut("models") {
         for (key, model) in models {
-            let mut scope = Scope::default();
-            if let Some(port) = ports.get(&key.name) {
-                scope.set("PORT", Value::Int((*port).into(), port.to_string()));
+            let path = path.key(&key.name);
+            let scope = |index| {
+                let mut scope = Scope::default();
+                if let Some(port) = ports.get(&(key.name.clone(), index)) {
+                    scope.set("PORT", Value::Int((*port).into(), port.to_string()));
+                }
+                scope
+            };
+            let other = |index| {
+                let mut other = model.clone();
+                if let Value::Map(entries) = &mut other.value {
+                    entries.retain(|(key, _)| OF_REPLICA.contains(&key.name.as_str()));
+                }
+                // What is wrong with it is wrong with the first.
+                expand_model(&mut other, &scope(index), &path, &Sink::default());
+                other
+            };
+            let made: Vec<_> = (1..replicas(model)).map(other).collect();
+            if !made.is_empty() {
+                others.insert(key.name.clone(), made);
             }
-            expand_model(model, &scope, &path.key(&key.name), sink);
+            expand_model(model, &scope(0), &path, sink);
         }
     }
-    ports
+    Expanded { ports, replicas: others }
+}
+
+fn replicas(model: &Node) -> u32 {
+    match model.get("replicas").map(|node| &node.value) {
+        Some(Value::Int(count, _)) => u32::try_from(*count).map_or(1, |count| count.clamp(1, MAX_REPLICAS)),
+        _ => 1,
+    }
 }
 
 fn root_start_port(root: &Node) -> u16 {
@@ -167,30 +206,25 @@ fn root_start_port(root: &Node) -> u16 {
     }
 }
 
-fn assign_ports(
-    start: u16,
-    mut models: Vec<String>,
-    keep: &BTreeMap<String, u16>,
-    root: &Node,
-    sink: &Sink,
-) -> BTreeMap<String, u16> {
-    models.sort();
-    let mut ports: BTreeMap<String, u16> = models
+fn assign_ports(start: u16, mut replicas: Vec<(String, u32)>, keep: &Ports, root: &Node, sink: &Sink) -> Ports {
+    replicas.sort();
+    let mut ports: Ports = replicas
         .iter()
-        .filter_map(|id| keep.get(id).filter(|port| **port >= start).map(|port| (id.clone(), *port)))
+        .filter_map(|replica| keep.get(replica).filter(|port| **port >= start).map(|port| (replica.clone(), *port)))
         .collect();
     let taken: HashSet<u16> = ports.values().copied().collect();
     let mut free = (start..=u16::MAX).filter(|port| !taken.contains(port));
-    for id in models {
-        if ports.contains_key(&id) {
+    for replica in replicas {
+        if ports.contains_key(&replica) {
             continue;
         }
         let port = free.next().unwrap_or_else(|| {
             let place = root.get("startPort").map_or_else(Place::default, |node| node.place);
-            sink.add(place, "startPort", format!("no port is left for the model `{id}`"), "start at a lower number");
+            let message = format!("no port is left for the model `{}`", replica.0);
+            sink.add(place, "startPort", message, "start at a lower number");
             start
         });
-        ports.insert(id, port);
+        ports.insert(replica, port);
     }
     ports
 }

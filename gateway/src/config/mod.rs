@@ -8,6 +8,7 @@ mod callers;
 mod check;
 mod command;
 mod file;
+mod flow;
 mod identity;
 mod kinds;
 mod macros;
@@ -21,13 +22,13 @@ mod settings;
 mod tests;
 mod tree;
 
-use std::{collections::BTreeMap, path::Path};
+use std::path::Path;
 
 pub use identity::{Callers, Gate, Headers, OLDER_TENANT, Trust};
 pub use problem::{Place, Problem, Problems};
 pub use settings::{
-    Capabilities, Eviction, Filters, Group, Launch, Limits, LogLevel, Matrix, Model, SchedulerKind, Settings, Store,
-    Timeouts, Upstream,
+    Capabilities, Detector, Eviction, Filters, Flow, ForwardPriority, Group, Launch, Limits, LogLevel, Matrix, Model,
+    SchedulerKind, Server, Settings, Store, Timeouts, Upstream,
 };
 
 use problem::Sink;
@@ -75,17 +76,17 @@ fn parse_with(
     running: Option<&Settings>,
 ) -> Result<Settings, Problems> {
     let sink = Sink::new(text);
-    let none = BTreeMap::new();
+    let none = settings::Ports::new();
     let keep = running.map_or(&none, |settings| &settings.ports);
     let settings = tree::parse(text, env, &sink).map(|mut root| {
         if !matches!(root.value, tree::Value::Map(_)) {
             sink.add(root.place, "", format!("the file holds {}", root.describe()), "begin with `models:`");
         }
-        let ports = macros::expand(&mut root, keep, &sink);
+        let macros::Expanded { ports, replicas } = macros::expand(&mut root, keep, &sink);
         let mut section = Section::root(&root, &sink);
         let file = file::read(&mut section);
         section.check_unknown();
-        check::check(&check::Source { name, root: &root, env }, &file, &ports, &sink)
+        check::check(&check::Source { name, root: &root, env, ports: &ports, replicas: &replicas }, &file, &sink)
     });
     match settings {
         Some(settings) if sink.is_empty() => Ok(settings),

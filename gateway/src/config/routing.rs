@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{
+    flow::{self, FlowFile},
     kinds::{Bytes, Flag, OneOf, POSITIVE_TIME, TIME, Text, int},
     reader::{At, Named, Section},
 };
@@ -13,6 +14,7 @@ pub(super) struct RoutingFile {
     pub(super) aging_divisor: u32,
     pub(super) slots: u32,
     pub(super) fifo_priority: Vec<Named<i64>>,
+    pub(super) flow: FlowFile,
     pub(super) router: Option<At<Router>>,
     pub(super) groups: Vec<(At<String>, GroupFile)>,
     pub(super) matrix: Option<MatrixFile>,
@@ -25,6 +27,7 @@ pub(super) struct RoutingFile {
 pub(super) enum Scheduler {
     Serial,
     Fifo,
+    Flow,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -37,6 +40,7 @@ pub(super) struct AdmissionFile {
     pub(super) max_requests: u64,
     pub(super) max_bytes: u64,
     pub(super) default_request_ttl: Duration,
+    pub(super) shed_when_saturated: bool,
     /// By [`switchyard_scheduler::Band::index`].
     pub(super) bands: [BandFile; 3],
 }
@@ -62,25 +66,33 @@ pub(super) struct MatrixFile {
 }
 
 pub(super) fn read(s: &mut Section<'_>) -> RoutingFile {
-    let (scheduler, serial, fifo_priority) = s.section("scheduler", "The order in which waiting requests go.", |s| {
-        let kinds = OneOf(&[("serial", Scheduler::Serial), ("fifo", Scheduler::Fifo)]);
-        let scheduler = s.or("use", "serial runs one job at a time, fifo as many as the models allow.", kinds, "fifo");
-        let (serial, fifo) = s.section("settings", "Of each scheduler.", |s| {
-            let serial = s.section("serial", "One job at a time: priority, swap affinity and aging.", |s| {
-                [
-                    s.or("swapAffinityBonus", "Points for a model that is loaded; 0 is off.", int(0..=99), 10).value,
-                    s.or("agingDivisor", "Seconds of waiting that make a point; 0 is off.", int(0..=u32::MAX), 60)
-                        .value,
-                    s.or("slots", "Jobs that run at once.", int(1..=u32::MAX), 1).value,
-                ]
+    let (scheduler, serial, fifo_priority, flow) =
+        s.section("scheduler", "The order in which waiting requests go.", |s| {
+            let kinds = OneOf(&[("serial", Scheduler::Serial), ("fifo", Scheduler::Fifo), ("flow", Scheduler::Flow)]);
+            let about =
+                "serial runs one job at a time, fifo as many as the models allow, flow as many as saturate no server.";
+            let scheduler = s.or("use", about, kinds, "fifo");
+            let (serial, fifo, flow) = s.section("settings", "Of each scheduler.", |s| {
+                let serial = s.section("serial", "One job at a time: priority, swap affinity and aging.", |s| {
+                    [
+                        s.or("swapAffinityBonus", "Points for a model that is loaded; 0 is off.", int(0..=99), 10)
+                            .value,
+                        s.or("agingDivisor", "Seconds of waiting that make a point; 0 is off.", int(0..=u32::MAX), 60)
+                            .value,
+                        s.or("slots", "Jobs that run at once.", int(1..=u32::MAX), 1).value,
+                    ]
+                });
+                let fifo = s.section("fifo", "As many at once as the models allow.", |s| {
+                    s.map("priority", "Points of a model, added to each request's own.", int(i64::MIN..=i64::MAX))
+                });
+                (
+                    serial,
+                    fifo,
+                    s.section("flow", "By bands, fair among tenants, while no server is saturated.", flow::read),
+                )
             });
-            let fifo = s.section("fifo", "As many at once as the models allow.", |s| {
-                s.map("priority", "Points of a model, added to each request's own.", int(i64::MIN..=i64::MAX))
-            });
-            (serial, fifo)
+            (scheduler, serial, fifo, flow)
         });
-        (scheduler, serial, fifo)
-    });
     let (router, groups, matrix) = s.section("router", "Which models run together.", |s| {
         let kinds = OneOf(&[("group", Router::Group), ("matrix", Router::Matrix)]);
         let router = s.opt("use", "Groups, or a matrix of sets.", kinds);
@@ -98,6 +110,7 @@ pub(super) fn read(s: &mut Section<'_>) -> RoutingFile {
         aging_divisor,
         slots,
         fifo_priority,
+        flow,
         router,
         groups,
         matrix,
@@ -113,6 +126,9 @@ fn admission(s: &mut Section<'_>) -> AdmissionFile {
         max_bytes: s.or("maxBytes", "Bytes of their bodies.", Bytes, "1GiB").value,
         default_request_ttl: s
             .or("defaultRequestTTL", "The longest wait in bands without ttl; 0 is forever.", TIME, 0)
+            .value,
+        shed_when_saturated: s
+            .or("shedWhenSaturated", "Refuse batch at once while its servers are saturated (flow).", Flag, false)
             .value,
         bands: s.section("bands", "Bounds of each band alone.", |s| {
             [

@@ -9,8 +9,8 @@ use std::{
 };
 
 use switchyard_scheduler::{
-    AdmissionSettings, BackoffSettings, EvictionSettings, FifoSettings, GroupSettings, MatrixSettings, ModelId,
-    ModelSettings, PolicySettings,
+    AdmissionSettings, BackoffSettings, DetectorSettings, EvictionSettings, FifoSettings, FlowSettings, GroupSettings,
+    MatrixSettings, ModelId, ModelSettings, PolicySettings, TenantId,
 };
 
 use super::identity::{Callers, Headers};
@@ -50,9 +50,12 @@ pub struct Settings {
     pub warnings: Vec<String>,
     /// The place in `models` of every name that a request can ask for.
     pub(super) index: HashMap<String, usize>,
-    /// What `${PORT}` stands for, by model: kept over reloads, so that a new model moves nobody.
-    pub(super) ports: BTreeMap<String, u16>,
+    /// What `${PORT}` stands for: kept over reloads, so that a new model moves nobody.
+    pub(super) ports: Ports,
 }
+
+/// Ports by model and replica.
+pub(super) type Ports = BTreeMap<(String, u32), u16>;
 
 impl Settings {
     /// These models and the defaults for the rest.
@@ -94,12 +97,20 @@ impl Settings {
         self.index.get(name).and_then(|at| self.models.get(*at))
     }
 
-    /// The part that the scheduler works by, with models numbered by `ids`.
-    pub fn scheduler_settings(&self, ids: impl Fn(&str) -> ModelId) -> switchyard_scheduler::Settings {
+    /// The part that the scheduler works by, with models numbered by `ids` and tenants by `tenants`.
+    pub fn scheduler_settings(
+        &self,
+        ids: impl Fn(&str) -> ModelId,
+        tenants: impl Fn(&str) -> TenantId,
+    ) -> switchyard_scheduler::Settings {
         let policy = match &self.scheduler {
             SchedulerKind::Serial(serial) => PolicySettings::Serial(serial.clone()),
             SchedulerKind::Fifo { priority } => PolicySettings::Fifo(FifoSettings {
                 model_priority: priority.iter().map(|(id, points)| (ids(id), *points)).collect(),
+            }),
+            SchedulerKind::Flow(flow) => PolicySettings::Flow(FlowSettings {
+                weights: flow.weights.iter().map(|(tenant, weight)| (tenants(tenant), *weight)).collect(),
+                ..flow.settings.clone()
             }),
         };
         let eviction = match &self.eviction {
@@ -121,13 +132,14 @@ impl Settings {
         };
         let model = |model: &Arc<Model>| {
             let settings = ModelSettings {
-                replicas: 1,
+                replicas: u32::try_from(1 + model.others.len()).unwrap_or(u32::MAX),
                 concurrency: model.concurrency,
                 ttl: model.ttl,
                 revision: model.revision,
                 managed: model.launch.is_some(),
                 takes_slot: model.takes_slot,
-                ..ModelSettings::default()
+                detector: model.detector.settings,
+                headroom: model.detector.headroom,
             };
             (ids(&model.id), settings)
         };
@@ -162,6 +174,8 @@ pub struct Model {
     pub launch: Option<Launch>,
     /// Where requests go.
     pub upstream: Upstream,
+    /// The replicas after the first, to which `launch` and `upstream` belong.
+    pub others: Vec<Server>,
     /// Path of the health check; `None` when switched off with `none`.
     pub check_endpoint: Option<String>,
     /// The longest that a load may take.
@@ -172,8 +186,12 @@ pub struct Model {
     pub unload_timeout: Duration,
     /// Written over `model` in the request's body.
     pub use_model_name: Option<String>,
-    /// Requests that run at once.
+    /// Requests that one replica runs at once.
     pub concurrency: u32,
+    /// How full its replicas are.
+    pub detector: Detector,
+    /// Whether and how bodies carry the priority upstream.
+    pub forward_priority: Option<ForwardPriority>,
     /// A running request counts against `serial`'s slots: true except for peers.
     pub takes_slot: bool,
     /// Changes to the request's JSON body.
@@ -184,6 +202,48 @@ pub struct Model {
     pub upstream_key: Option<String>,
     /// Stable digest of all that a running process depends on: equal digests mean it need not restart.
     pub revision: u64,
+}
+
+impl Model {
+    /// The model as one of its replicas serves it.
+    #[must_use]
+    pub fn replica(self: &Arc<Self>, index: u32) -> Arc<Self> {
+        let other = usize::try_from(index).ok().and_then(|index| self.others.get(index.checked_sub(1)?));
+        other.map_or_else(
+            || Arc::clone(self),
+            |Server { launch, upstream }| {
+                let (launch, upstream) = (launch.clone(), upstream.clone());
+                Arc::new(Self { launch, upstream, ..(**self).clone() })
+            },
+        )
+    }
+}
+
+/// One server of a model.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Server {
+    /// How to start and stop it; `None` for a remote one.
+    pub launch: Option<Launch>,
+    /// Where requests go.
+    pub upstream: Upstream,
+}
+
+/// What tells how full a model's replicas are.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Detector {
+    /// The scheduler's part.
+    pub settings: DetectorSettings,
+    /// How far over its capacity a single replica may be, as a part of it.
+    pub headroom: f64,
+    /// Between two looks at a replica's metrics, where those tell.
+    pub refresh: Option<Duration>,
+}
+
+/// Who reads the priority in a request's body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ForwardPriority {
+    /// vLLM with its priority policy: lower goes first.
+    Vllm,
 }
 
 /// What a model can do, as far as the file tells; for clients.
@@ -292,6 +352,17 @@ pub enum SchedulerKind {
         /// Points by model id.
         priority: BTreeMap<String, i64>,
     },
+    /// `flow`.
+    Flow(Flow),
+}
+
+/// Settings of `flow`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Flow {
+    /// The scheduler's, but for the weights.
+    pub settings: FlowSettings,
+    /// Shares of tenants, by name.
+    pub weights: BTreeMap<String, u32>,
 }
 
 /// Bounds on what a client can send.

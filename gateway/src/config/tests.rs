@@ -3,9 +3,11 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::json;
-use switchyard_scheduler::{EvictionSettings, MatrixSettings, ModelId, PolicySettings};
+use switchyard_scheduler::{EvictionSettings, MatrixSettings, ModelId, PolicySettings, TenantId};
 
 use super::*;
+
+mod flow;
 
 /// Settings of a text, with a few environment variables.
 fn read(text: &str) -> Settings {
@@ -310,7 +312,7 @@ fn defaults_are_the_same_everywhere() {
 fn the_scheduler_gets_numbers_for_names() {
     let settings = read(LLAMA_SWAP);
     let ids = |id: &str| ModelId(settings.models.iter().position(|model| model.id == id).unwrap() as u32);
-    let scheduler = settings.scheduler_settings(ids);
+    let scheduler = settings.scheduler_settings(ids, |_| TenantId(1));
     assert_eq!(scheduler.models.len(), settings.models.len());
     assert!(scheduler.models[&ids("small")].managed && !scheduler.models[&ids("provider/shared")].managed);
     let PolicySettings::Fifo(fifo) = scheduler.policy else { panic!("{:?}", scheduler.policy) };
@@ -340,7 +342,9 @@ fn a_matrix_is_written_out_in_the_order_of_the_file() {
     let above = format!("{models}\nmatrix: {matrix}");
     let below = format!("{models}\nrouting: {{router: {{use: matrix, settings: {{groups: {{}}, matrix: {matrix}}}}}}}");
     for text in [above, below] {
-        let EvictionSettings::Matrix(matrix) = read(&text).scheduler_settings(ids).eviction else { panic!("{text}") };
+        let EvictionSettings::Matrix(matrix) = read(&text).scheduler_settings(ids, |_| TenantId(1)).eviction else {
+            panic!("{text}")
+        };
         assert_eq!(matrix, expected);
     }
 }

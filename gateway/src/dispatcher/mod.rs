@@ -4,12 +4,13 @@
 //! actions it leads to, and never across an await. Actions are only ever channel sends, so no caller waits for
 //! another's I/O. A request that can go at once is answered by the very call that submitted it.
 
+mod arrival;
 mod refusal;
 mod ticket;
 
 use std::{
     collections::HashMap,
-    hash::RandomState,
+    hash::{BuildHasher, RandomState},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -19,16 +20,17 @@ use std::{
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use switchyard_policy::{Grant, Identity, LimitSettings};
+use switchyard_policy::{Grant, LimitSettings};
 use switchyard_scheduler::{
-    Action, Caller, CallerId, Event, Generation, ModelId, Priority, ReplicaId, Request, RequestId, Scheduler,
-    StopReason, Timestamp,
+    Action, Caller, CallerId, Event, Generation, ModelId, ReplicaId, Request, RequestId, Scheduler, StopReason,
+    TenantId, Timestamp,
 };
 use tokio::{
     sync::{Notify, mpsc, oneshot, watch},
     time::Instant,
 };
 
+pub use arrival::{Arrival, Tokens};
 pub use refusal::Refusal;
 use ticket::{Answer, Passage};
 pub use ticket::{Slot, Ticket};
@@ -45,35 +47,6 @@ pub struct Dispatcher {
     shared: Arc<Shared>,
 }
 
-/// A request that wants to go upstream.
-#[derive(Clone, Debug)]
-pub struct Arrival {
-    /// The model it asks for.
-    pub model: Arc<Model>,
-    /// Its urgency.
-    pub priority: Priority,
-    /// The size of its body, in bytes.
-    pub bytes: u64,
-    /// The longest it wants to wait; can only shorten what is configured.
-    pub ttl: Option<Duration>,
-    /// What its key stands for, with the limits on it; none without a key.
-    pub caller: Option<Arc<Grant>>,
-}
-
-impl Arrival {
-    /// A request of nobody in particular, with no body to speak of.
-    #[must_use]
-    pub fn new(model: Arc<Model>) -> Self {
-        Self { model, priority: Priority::default(), bytes: 0, ttl: None, caller: None }
-    }
-
-    /// The same of a caller that the policy knows, as urgent as the policy says.
-    #[must_use]
-    pub fn by(self, identity: &Identity) -> Self {
-        Self { priority: Priority(identity.priority), caller: Some(Arc::clone(&identity.grant)), ..self }
-    }
-}
-
 struct Shared {
     core: Mutex<Core>,
     settings: ArcSwap<Settings>,
@@ -82,8 +55,8 @@ struct Shared {
     origin: Instant,
     /// Wakes the timer when the scheduler's deadline has moved forward.
     deadline_moved: Notify,
-    /// Numbers callers, so that nothing of a key is in a number.
-    caller_numbers: RandomState,
+    /// Numbers callers and tenants, so that nothing of a key or a name is in a number.
+    names: RandomState,
     draining: AtomicBool,
     drained: watch::Sender<bool>,
 }
@@ -139,7 +112,8 @@ impl Dispatcher {
             waiting: HashMap::new(),
             armed: None,
         };
-        core.scheduler = Scheduler::new(core.adopt(&settings));
+        let names = RandomState::new();
+        core.scheduler = Scheduler::new(core.adopt(&settings, &names));
         let shared = Arc::new(Shared {
             core: Mutex::new(core),
             settings: ArcSwap::new(settings),
@@ -147,7 +121,7 @@ impl Dispatcher {
             metrics,
             origin: Instant::now(),
             deadline_moved: Notify::new(),
-            caller_numbers: RandomState::new(),
+            names,
             draining: AtomicBool::new(false),
             drained: watch::Sender::new(false),
         });
@@ -166,6 +140,12 @@ impl Dispatcher {
     #[must_use]
     pub fn fleet(&self) -> &Fleet {
         &self.shared.fleet
+    }
+
+    /// The number by which the scheduler knows a tenant.
+    #[must_use]
+    pub fn tenant(&self, name: &str) -> TenantId {
+        tenant_id(&self.shared.names, name)
     }
 
     /// Lets a request into the queue, or through it at once.
@@ -197,7 +177,7 @@ impl Dispatcher {
     /// Puts new settings in force. Waiting requests keep their place, models that did not change keep running.
     pub fn reconfigure(&self, settings: Arc<Settings>) {
         let mut core = self.shared.core.lock();
-        let event = Event::Reconfigure(Box::new(core.adopt(&settings)));
+        let event = Event::Reconfigure(Box::new(core.adopt(&settings, &self.shared.names)));
         self.shared.settings.store(Arc::clone(&settings));
         self.shared.handle(&mut core, event, Cause::default());
         drop(core);
@@ -238,14 +218,28 @@ impl Shared {
     }
 
     fn submit(self: &Arc<Self>, arrival: Arrival) -> Ticket {
-        let Arrival { model, priority, bytes, ttl, caller } = arrival;
+        let Arrival { model, priority, bytes, ttl, caller, tenant, tokens, ttft_goal, session } = arrival;
         let mut core = self.core.lock();
         let id = RequestId(core.next_request);
         core.next_request += 1;
         // Every model of any settings has a number, so a miss is impossible; the scheduler refuses what is gone.
         let number = core.numbers.get(&model.id).copied().unwrap_or(ModelId(u32::MAX));
+        let tenant = match &caller {
+            Some(grant) if tenant == TenantId::default() => tenant_id(&self.names, &grant.tenant),
+            _ => tenant,
+        };
         let caller = caller.and_then(|grant| self.limits(&grant));
-        let request = Request { bytes, ttl, caller, ..Request::new(id, number, priority) };
+        let request = Request {
+            bytes,
+            ttl,
+            caller,
+            tenant,
+            prompt_tokens: tokens.prompt,
+            max_tokens: tokens.max,
+            ttft_goal,
+            session,
+            ..Request::new(id, number, priority)
+        };
         let waiting_limit = request.caller.as_ref().and_then(|caller| caller.waiting);
         let cause = Cause { own: Some(id), waiting_limit, ..Cause::default() };
         match self.handle(&mut core, Event::Arrive(request), cause) {
@@ -260,7 +254,7 @@ impl Shared {
 
     fn limits(&self, grant: &Grant) -> Option<Caller> {
         let LimitSettings { waiting, running } = grant.limits;
-        let id = CallerId(grant.number(&self.caller_numbers));
+        let id = CallerId(grant.number(&self.names));
         (waiting.is_some() || running.is_some()).then_some(Caller { id, waiting, running })
     }
 
@@ -317,7 +311,7 @@ impl Shared {
                 Some((id, Answer::No(Refusal::new(id, outcome, waited, retry_after, cause.failure, limit))))
             }
             Action::Load { replica, generation, request, evicted } => {
-                let model = Arc::clone(core.models.get(&replica.model)?);
+                let model = core.models.get(&replica.model)?.replica(replica.index);
                 tracing::info!(model = model.id, request = request.map(|id| id.0), evicted = evicted.len(), "loading");
                 if !evicted.is_empty() {
                     self.metrics.on_swap();
@@ -395,14 +389,15 @@ impl Shared {
 
 impl Core {
     /// Takes in the models of new settings, and puts the settings into the scheduler's terms.
-    fn adopt(&mut self, settings: &Settings) -> switchyard_scheduler::Settings {
+    fn adopt(&mut self, settings: &Settings, names: &RandomState) -> switchyard_scheduler::Settings {
         self.models.clear();
         for model in &settings.models {
             let next = ModelId(u32::try_from(self.numbers.len()).unwrap_or(u32::MAX));
             let number = *self.numbers.entry(model.id.clone()).or_insert(next);
             self.models.insert(number, Arc::clone(model));
         }
-        settings.scheduler_settings(|id| self.numbers.get(id).copied().unwrap_or(ModelId(u32::MAX)))
+        let tenant = |name: &str| tenant_id(names, name);
+        settings.scheduler_settings(|id| self.numbers.get(id).copied().unwrap_or(ModelId(u32::MAX)), tenant)
     }
 
     fn on_load_done(&self, metrics: &Metrics, now: Timestamp, replica: ReplicaId, generation: Generation, ok: bool) {
@@ -419,6 +414,11 @@ impl Core {
         tracing::warn!(model = live.model.id, reason = %failure, "model server failed");
         live.failure.send_replace(Some(failure.clone()));
     }
+}
+
+/// Never 0, which stands for nobody in particular.
+fn tenant_id(names: &RandomState, name: &str) -> TenantId {
+    TenantId(names.hash_one(name).max(1))
 }
 
 fn stopped_message(model: &str, reason: StopReason) -> String {

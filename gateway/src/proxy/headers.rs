@@ -1,14 +1,19 @@
 //! Which headers travel, and what the gateway adds to them.
 
+use std::hash::{DefaultHasher, Hasher};
+
 use http::{HeaderMap, HeaderName, HeaderValue, Version, header};
 use pingora::http::{RequestHeader, ResponseHeader};
-use switchyard_scheduler::Decision;
+use switchyard_scheduler::{Decision, SessionId};
 
 use crate::config::{self, Model, Upstream};
 
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Milliseconds that the request is ready to wait; can only shorten what is configured.
 pub(super) const QUEUE_TTL: HeaderName = HeaderName::from_static("x-switchyard-queue-ttl-ms");
+/// Milliseconds to the first token: llm-d's name, and its older one.
+pub(super) const TTFT_GOALS: [HeaderName; 2] =
+    [HeaderName::from_static("x-llm-d-slo-ttft-ms"), HeaderName::from_static("x-slo-ttft-ms")];
 const QUEUE_WAIT: HeaderName = HeaderName::from_static("x-switchyard-queue-wait-ms");
 const SCORE: HeaderName = HeaderName::from_static("x-switchyard-score");
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
@@ -146,6 +151,18 @@ fn remove_hop_by_hop(headers: &HeaderMap, mut remove: impl FnMut(&HeaderName)) {
         names.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok()).for_each(|name| remove(&name));
     }
     HOP_BY_HOP.iter().for_each(remove);
+}
+
+/// The session that a request belongs to. The number is the same after a restart, so that a conversation finds the
+/// replica again that remembers it.
+pub(super) fn session(headers: &HeaderMap, name: &HeaderName) -> Option<SessionId> {
+    const MAX_BYTES: usize = 256;
+    let value = headers.get(name)?.as_bytes().trim_ascii();
+    (1..=MAX_BYTES).contains(&value.len()).then(|| {
+        let mut hasher = DefaultHasher::new();
+        hasher.write(value);
+        SessionId(hasher.finish())
+    })
 }
 
 /// The id by which a request is known: the client's own when it can be told from noise.

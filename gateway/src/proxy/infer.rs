@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode, header};
+use http::{HeaderMap, HeaderName, StatusCode, header};
 use pingora::protocols::http::ServerSession;
 use switchyard_scheduler::{Outcome, Priority};
 
@@ -14,22 +14,26 @@ use super::{
     caller,
     error::ApiError,
     forward::{Forward, Interrupted},
-    headers::{Outbound, QUEUE_TTL},
-    model_name::{self, Encoding},
+    headers::{Outbound, QUEUE_TTL, TTFT_GOALS, session},
+    model_name::{self, Asked, Encoding},
     rewrite,
     routes::{Inference, ModelIn},
 };
 use crate::{
     backend::BackendState,
     config::{Model, Settings},
-    dispatcher::{Arrival, Slot, Ticket},
+    dispatcher::{Arrival, Slot, Ticket, Tokens},
 };
+
+/// Of a prompt in JSON, about: enough to tell a long one from a short one until the answer says how many they were.
+const BYTES_PER_TOKEN: u64 = 4;
 
 /// A request that names its model.
 struct Inquiry {
     inference: &'static Inference,
     /// The model as the request names it.
     asked: String,
+    tokens: Tokens,
     /// How the body is written down; none when the model is in the query.
     encoding: Option<Encoding>,
     body: Bytes,
@@ -56,6 +60,7 @@ impl Gateway {
         };
         account.model(&model.id);
         let arrival = arrival(&settings, model, &session.req_header().headers, inquiry.body.len());
+        let arrival = Arrival { tokens: inquiry.tokens, ..arrival };
         drop(settings);
         let granted = self.wait(session, account, arrival).await?;
         let model = Arc::clone(&granted.model);
@@ -94,7 +99,9 @@ impl Gateway {
         arrival: Arrival,
     ) -> Result<Slot, Interrupted> {
         let (priority, model) = (arrival.priority, Arc::clone(&arrival.model));
-        let arrival = Arrival { caller: account.caller.grant.clone(), ..arrival };
+        let tenant = account.caller.tenant.as_deref().map(|name| self.dispatcher.tenant(name));
+        let tenant = tenant.unwrap_or_default();
+        let arrival = Arrival { caller: account.caller.grant.clone(), tenant, ..arrival };
         let mut ticket: Ticket = self.dispatcher.submit(arrival);
         account.queued(ticket.seq().0, priority);
         let answer = tokio::select! {
@@ -123,19 +130,21 @@ impl Gateway {
 
 impl Inquiry {
     async fn read(session: &ServerSession, inference: &'static Inference, body: Bytes) -> Result<Self, ApiError> {
-        let (asked, encoding) = match inference.model_in {
-            ModelIn::Query => (model_name::in_query(session.req_header().uri.query().unwrap_or_default())?, None),
-            ModelIn::Body => {
-                let encoding = Encoding::of(session.get_header_bytes(header::CONTENT_TYPE), &body)?;
-                (model_name::in_body(&encoding, &body).await?, Some(encoding))
-            }
-        };
-        Ok(Self { inference, asked, encoding, body })
+        if inference.model_in == ModelIn::Query {
+            let asked = model_name::in_query(session.req_header().uri.query().unwrap_or_default())?;
+            return Ok(Self { inference, asked, tokens: Tokens::default(), encoding: None, body });
+        }
+        let encoding = Encoding::of(session.get_header_bytes(header::CONTENT_TYPE), &body)?;
+        let Asked { model, max_tokens } = model_name::in_body(&encoding, &body).await?;
+        // The files in a form are no text.
+        let prompt = if encoding == Encoding::Json { body.len() as u64 / BYTES_PER_TOKEN } else { 0 };
+        let tokens = Tokens { prompt, max: max_tokens };
+        Ok(Self { inference, asked: model, tokens, encoding: Some(encoding), body })
     }
 
     /// What the model server is asked for, and the body as it wants it.
     async fn rewrite(self, model: &Model, query: Option<&str>) -> Result<(String, Bytes), ApiError> {
-        let Self { inference: Inference { upstream, .. }, asked, encoding, body } = self;
+        let Self { inference: Inference { upstream, .. }, asked, encoding, body, .. } = self;
         let renamed = match (&encoding, query) {
             (None, Some(query)) => rewrite::query(model, &asked, query),
             _ => None,
@@ -172,13 +181,14 @@ pub(super) async fn read_body(
 /// What the scheduler has to know of a request.
 pub(super) fn arrival(settings: &Settings, model: &Arc<Model>, headers: &HeaderMap, bytes: usize) -> Arrival {
     let priority = headers.get(&settings.headers.priority).and_then(|value| Priority::parse(value.as_bytes()));
-    let ttl = headers.get(QUEUE_TTL).and_then(|value| value.to_str().ok()?.trim().parse().ok());
+    let millis = |name: &HeaderName| headers.get(name)?.to_str().ok()?.trim().parse().ok().map(Duration::from_millis);
     Arrival {
-        model: Arc::clone(model),
         priority: priority.unwrap_or_default(),
         bytes: bytes as u64,
-        ttl: ttl.map(Duration::from_millis),
-        caller: None,
+        ttl: millis(&QUEUE_TTL),
+        ttft_goal: TTFT_GOALS.iter().find_map(millis),
+        session: session(headers, &settings.headers.session),
+        ..Arrival::new(Arc::clone(model))
     }
 }
 
@@ -255,15 +265,38 @@ mod tests {
         assert_eq!(priority(&[" -9223372036854775808 "]), i64::MIN);
     }
 
+    fn arrives(pairs: &[(&'static str, &str)]) -> Arrival {
+        let settings = testing::settings(vec![testing::model("m")]);
+        let pair = |&(name, value)| (HeaderName::from_static(name), HeaderValue::from_str(value).expect("a value"));
+        arrival(&settings, &settings.models[0], &pairs.iter().map(pair).collect(), 0)
+    }
+
     #[test]
     fn the_ttl_header_is_in_milliseconds() {
-        let settings = testing::settings(vec![testing::model("m")]);
-        let ttl = |value: &'static str| {
-            let headers = HeaderMap::from_iter([(QUEUE_TTL, HeaderValue::from_static(value))]);
-            arrival(&settings, &settings.models[0], &headers, 0).ttl
-        };
+        let ttl = |value| arrives(&[("x-switchyard-queue-ttl-ms", value)]).ttl;
         assert_eq!(ttl("1500"), Some(Duration::from_millis(1_500)));
         assert_eq!(ttl("-1"), None);
         assert_eq!(ttl("soon"), None);
+    }
+
+    #[test]
+    fn the_newer_name_of_the_goal_comes_first() {
+        let goal = |pairs: &[_]| arrives(pairs).ttft_goal;
+        assert_eq!(goal(&[("x-slo-ttft-ms", "500")]), Some(Duration::from_millis(500)));
+        let both = [("x-slo-ttft-ms", "500"), ("x-llm-d-slo-ttft-ms", "250")];
+        assert_eq!(goal(&both), Some(Duration::from_millis(250)));
+        assert_eq!(
+            goal(&[("x-llm-d-slo-ttft-ms", "fast"), ("x-slo-ttft-ms", "500")]),
+            Some(Duration::from_millis(500))
+        );
+        assert_eq!(goal(&[]), None);
+    }
+
+    #[test]
+    fn a_session_is_what_its_header_says() {
+        let session = |value: &str| arrives(&[("x-session-id", value)]).session;
+        assert!(session("a").is_some() && session("a") == session(" a ") && session("a") != session("b"));
+        assert_eq!(session(""), None);
+        assert_eq!(session(&"x".repeat(1000)), None, "longer than any name of a session");
     }
 }

@@ -1,10 +1,13 @@
-//! Finds out which model a request is for, without building the document it came in.
+//! Finds out which model a request is for, and how much it asks for, without building the document it came in.
 
-use std::convert::Infallible;
+use std::{convert::Infallible, fmt};
 
 use bytes::Bytes;
 use futures_util::stream;
-use serde::Deserialize;
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error as _, IgnoredAny, MapAccess, Visitor},
+};
 use serde_json::value::RawValue;
 
 use super::error::ApiError;
@@ -42,13 +45,23 @@ impl Encoding {
     }
 }
 
-/// The model named in a body.
-pub(super) async fn in_body(encoding: &Encoding, body: &Bytes) -> Result<String, ApiError> {
-    match encoding {
-        Encoding::Json => in_json(body),
-        Encoding::Multipart(boundary) => in_form(body, boundary).await,
-        Encoding::UrlEncoded => in_pairs(body),
-    }
+/// What a request asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Asked {
+    /// The model, as the request names it.
+    pub(super) model: String,
+    /// The most tokens out that it allows.
+    pub(super) max_tokens: Option<u64>,
+}
+
+/// What a body asks for.
+pub(super) async fn in_body(encoding: &Encoding, body: &Bytes) -> Result<Asked, ApiError> {
+    let model = match encoding {
+        Encoding::Json => return in_json(body),
+        Encoding::Multipart(boundary) => in_form(body, boundary).await?,
+        Encoding::UrlEncoded => in_pairs(body)?,
+    };
+    Ok(Asked { model, max_tokens: None })
 }
 
 /// The model named in a query.
@@ -56,19 +69,67 @@ pub(super) fn in_query(query: &str) -> Result<String, ApiError> {
     in_pairs(query.as_bytes())
 }
 
-fn in_json(body: &[u8]) -> Result<String, ApiError> {
-    #[derive(Deserialize)]
-    struct Probe<'a> {
-        #[serde(borrow)]
-        model: Option<&'a RawValue>,
-    }
-
+fn in_json(body: &[u8]) -> Result<Asked, ApiError> {
     let probe: Probe<'_> = serde_json::from_slice(body)
         .map_err(|error| ApiError::bad_request("invalid_json", format!("the body is not a JSON object: {error}")))?;
     let Some(model) = probe.model else { return Err(missing()) };
-    let name: String = serde_json::from_str(model.get())
+    let name: Option<String> = serde_json::from_str(model.get())
         .map_err(|_| ApiError::bad_request("model_invalid", "`model` must be a string").on("model"))?;
-    checked(name)
+    let model = checked(name.ok_or_else(missing)?)?;
+    Ok(Asked { model, max_tokens: probe.max_tokens })
+}
+
+/// The members of a JSON object that matter here; the others are passed over.
+#[derive(Default)]
+struct Probe<'a> {
+    model: Option<&'a RawValue>,
+    max_tokens: Option<u64>,
+}
+
+impl<'de> Deserialize<'de> for Probe<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Members;
+        impl<'de> Visitor<'de> for Members {
+            type Value = Probe<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut probe = Probe::default();
+                while let Some(member) = map.next_key()? {
+                    match member {
+                        Member::Model if probe.model.is_some() => return Err(A::Error::duplicate_field("model")),
+                        Member::Model => probe.model = Some(map.next_value()?),
+                        // What is no count is the model server's to complain about.
+                        Member::MaxTokens => {
+                            let count: &RawValue = map.next_value()?;
+                            probe.max_tokens = count.get().parse().ok().or(probe.max_tokens);
+                        }
+                        Member::Other => {
+                            map.next_value::<IgnoredAny>()?;
+                        }
+                    }
+                }
+                Ok(probe)
+            }
+        }
+        deserializer.deserialize_map(Members)
+    }
+}
+
+/// The name of a member, by what it is to us.
+#[derive(Deserialize)]
+#[serde(field_identifier)]
+enum Member {
+    #[serde(rename = "model")]
+    Model,
+    /// As OpenAI's three APIs, Anthropic's and llama-server's own call it.
+    #[serde(rename = "max_tokens", alias = "max_completion_tokens", alias = "max_output_tokens", alias = "n_predict")]
+    MaxTokens,
+    #[serde(other)]
+    Other,
 }
 
 async fn in_form(body: &Bytes, boundary: &str) -> Result<String, ApiError> {
@@ -129,7 +190,22 @@ mod tests {
             Ok(encoding) => in_body(&encoding, &body).await,
             Err(error) => Err(error),
         };
-        found.map_err(|error| (error.code, error.message.into_owned()))
+        found.map(|asked| asked.model).map_err(|error| (error.code, error.message.into_owned()))
+    }
+
+    #[test]
+    fn the_most_tokens_out() {
+        let most = |more: &str| {
+            in_json(format!(r#"{{"model":"m",{more}"x":1}}"#).as_bytes()).ok().map(|asked| asked.max_tokens)
+        };
+        assert_eq!(most(""), Some(None));
+        for key in ["max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict"] {
+            assert_eq!(most(&format!("\"{key}\" : 128 ,")), Some(Some(128)), "{key}");
+        }
+        assert_eq!(most(r#""max_tokens":7,"max_tokens":9,"#), Some(Some(9)), "as parsers that read on take it");
+        for nonsense in ["null", "-1", "\"7\"", "1.5", "[1]", "99999999999999999999"] {
+            assert_eq!(most(&format!(r#""max_tokens":{nonsense},"#)), Some(None), "{nonsense}");
+        }
     }
 
     #[tokio::test]

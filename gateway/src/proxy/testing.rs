@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::config::{Capabilities, Filters, Model, Settings, Timeouts, Upstream};
+use crate::config::{Capabilities, Detector, Filters, Model, Settings, Timeouts, Upstream};
 
 /// A remote model on a port where nothing listens.
 pub(crate) fn model(id: &str) -> Model {
@@ -16,12 +16,15 @@ pub(crate) fn model(id: &str) -> Model {
         capabilities: Capabilities::default(),
         launch: None,
         upstream: Upstream { tls: false, host: "127.0.0.1".to_owned(), port: 9000, prefix: String::new() },
+        others: Vec::new(),
         check_endpoint: None,
         health_check_timeout: Duration::from_secs(15),
         ttl: None,
         unload_timeout: Duration::from_secs(5),
         use_model_name: None,
         concurrency: 10,
+        detector: Detector::default(),
+        forward_priority: None,
         takes_slot: true,
         filters: Filters::default(),
         timeouts: Timeouts { connect: None, response_header: None, tls_handshake: None, idle_connection: None },

@@ -41,7 +41,10 @@ impl Check<'_> {
             self.without_keys();
         }
         let believes_all = trust.is_none() && !matches!(gate, Gate::Policy);
-        let names = Headers::new(&names, headers.forward_priority, headers.forward_identity || believes_all);
+        let names = Headers {
+            session: headers.session.clone(),
+            ..Headers::new(&names, headers.forward_priority, headers.forward_identity || believes_all)
+        };
         let policy = policy.map_or_else(|| Callers::default().policy, Arc::new);
         (Callers { gate, policy, trust, tiers_file }, names)
     }

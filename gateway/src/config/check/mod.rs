@@ -1,6 +1,7 @@
 //! From a file whose values are of the right types to settings: what its parts say of each other is checked here.
 
 mod callers;
+mod flow;
 mod ignored;
 mod models;
 mod names;
@@ -11,7 +12,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use super::{
     file::File,
     problem::{Path, Place, Sink},
-    settings::{Limits, Model, Settings, Store},
+    settings::{Limits, Model, Ports, Settings, Store},
     tree::Node,
 };
 use names::Names;
@@ -19,11 +20,11 @@ use names::Names;
 const STORE_ROWS: u64 = 10_000;
 
 /// Checks a file and makes settings of it. They are only good for use when the sink is empty afterwards.
-pub(super) fn check(source: &Source<'_>, file: &File, ports: &BTreeMap<String, u16>, sink: &Sink) -> Settings {
+pub(super) fn check(source: &Source<'_>, file: &File, sink: &Sink) -> Settings {
     let mut check = Check { source, file, sink, warnings: Vec::new() };
     let names = check.names();
-    let models: Vec<Arc<Model>> = check.models(&names, ports).into_iter().map(Arc::new).collect();
-    check.listen(ports);
+    let models: Vec<Arc<Model>> = check.models(&names).into_iter().map(Arc::new).collect();
+    check.listen();
     check.nothing_to_serve();
     let eviction = check.eviction(&names);
     let preload = check.preload(&names);
@@ -36,7 +37,7 @@ pub(super) fn check(source: &Source<'_>, file: &File, ports: &BTreeMap<String, u
         listen: file.listen.as_ref().map(|listen| listen.value),
         eviction,
         scheduler,
-        admission: routing::admission(&file.routing.admission),
+        admission: routing::admission(&file.routing),
         backoff: check.backoff(),
         limits: check.limits(),
         headers,
@@ -47,7 +48,7 @@ pub(super) fn check(source: &Source<'_>, file: &File, ports: &BTreeMap<String, u
         log_buffer_bytes: usize::try_from(file.log_buffer).unwrap_or(usize::MAX),
         log_level: file.log_level,
         warnings: check.warnings,
-        ports: ports.clone(),
+        ports: source.ports.clone(),
         ..Settings::new(models)
     }
 }
@@ -58,6 +59,10 @@ pub(super) struct Source<'a> {
     pub(super) name: &'a str,
     pub(super) root: &'a Node,
     pub(super) env: &'a dyn Fn(&str) -> Option<String>,
+    /// What `${PORT}` stands for.
+    pub(super) ports: &'a Ports,
+    /// Each model as its replicas after the first have it.
+    pub(super) replicas: &'a BTreeMap<String, Vec<Node>>,
 }
 
 struct Check<'a> {
@@ -68,9 +73,9 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
-    fn listen(&self, ports: &BTreeMap<String, u16>) {
+    fn listen(&self) {
         let Some(listen) = &self.file.listen else { return };
-        if let Some((model, port)) = ports.iter().find(|(_, port)| **port == listen.port()) {
+        if let Some(((model, _), port)) = self.source.ports.iter().find(|(_, port)| **port == listen.port()) {
             let message = format!("port {port} is also what ${{PORT}} stands for in the model `{model}`");
             listen.problem(self.sink, message, "choose another port, or another startPort");
         }

@@ -1,7 +1,7 @@
 //! Models and peers.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     hash::{DefaultHasher, Hash, Hasher},
     time::Duration,
 };
@@ -11,24 +11,29 @@ use serde_json::{Map, Value as Json};
 use super::{Check, names::Names, nonzero};
 use crate::config::{
     command::{self, Unsplit},
-    file::{FiltersFile, ModelFile, PeerFile, TimeoutsFile},
-    reader::At,
-    settings::{Capabilities, Filters, Launch, Model, Timeouts, Upstream},
+    file::{self, FiltersFile, ModelFile, PeerFile, TimeoutsFile},
+    problem::Sink,
+    reader::{At, Section},
+    routing::Scheduler,
+    settings::{Capabilities, Detector, Filters, Launch, Model, Server, Timeouts, Upstream},
 };
 
 /// llama-swap's default of `concurrencyLimit`.
 const CONCURRENCY: u32 = 10;
+/// llm-d's default of `maxConcurrency`, for servers that are made for many requests at once.
+const ENDPOINT_CONCURRENCY: u32 = 100;
 /// A peer queues for itself; this only bounds what one of its models can take of our connections.
 const PEER_CONCURRENCY: u32 = 1000;
 /// llama-swap's default of `unloadTimeout`, which 0 stands for.
 const UNLOAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Check<'_> {
-    pub(super) fn models(&mut self, names: &Names, ports: &BTreeMap<String, u16>) -> Vec<Model> {
+    pub(super) fn models(&mut self, names: &Names) -> Vec<Model> {
         let file = self.file;
+        let detector = file.routing.flow.detector.as_ref().map(|detector| self.detector(detector));
         let mut models = Vec::new();
         for (id, model) in &file.models {
-            models.extend(self.model(id, model, ports.get(&id.value).copied()));
+            models.extend(self.model(id, model, detector));
         }
         for (id, peer) in &file.peers {
             models.extend(self.peer(id, peer, names));
@@ -36,9 +41,8 @@ impl Check<'_> {
         models
     }
 
-    fn model(&mut self, id: &At<String>, model: &ModelFile, port: Option<u16>) -> Option<Model> {
-        let launch = self.launch(id, model);
-        let upstream = self.upstream(id, model, port);
+    fn model(&mut self, id: &At<String>, model: &ModelFile, detector: Option<Detector>) -> Option<Model> {
+        let servers = self.servers(id, model);
         let ttl = model.ttl.unwrap_or(self.file.global_ttl.value);
         let global = self.file.unload_timeout.value;
         let global = if global.is_zero() { UNLOAD_TIMEOUT } else { global };
@@ -50,10 +54,15 @@ impl Check<'_> {
             }
         }
         self.model_without_effect(model);
-        let upstream = upstream?;
+        let own = model.detector.as_ref().map(|detector| self.detector(detector));
+        let is_flow = self.file.routing.scheduler.value == Scheduler::Flow;
+        let detector = own.or(detector).filter(|_| is_flow);
+        let mut servers = servers.into_iter();
+        let Server { launch, upstream } = servers.next()?;
+        let others: Vec<Server> = servers.collect();
         let check_endpoint = model.check_endpoint.value.clone();
         Some(Model {
-            revision: revision(launch.as_ref(), &upstream, check_endpoint.as_deref()),
+            revision: revision(launch.as_ref(), &upstream, &others, check_endpoint.as_deref()),
             id: id.value.clone(),
             name: model.name.clone(),
             description: model.description.clone(),
@@ -63,17 +72,88 @@ impl Check<'_> {
             capabilities: model.capabilities.clone(),
             launch,
             upstream,
+            others,
             check_endpoint,
             health_check_timeout: model.health_check_timeout.as_ref().unwrap_or(&self.file.health_check_timeout).value,
             ttl: nonzero(ttl),
             unload_timeout: model.unload_timeout.as_ref().map_or(global, |time| time.value),
             use_model_name: model.use_model_name.as_ref().map(|name| name.value.clone()),
-            concurrency: if model.concurrency_limit == 0 { CONCURRENCY } else { model.concurrency_limit },
+            concurrency: match model.concurrency_limit {
+                // A second bound below the detector's would only hide it.
+                0 if detector.is_some() => u32::MAX,
+                0 if model.has_endpoints.is_some() => ENDPOINT_CONCURRENCY,
+                0 => CONCURRENCY,
+                limit => limit,
+            },
+            detector: detector.unwrap_or_default(),
+            forward_priority: model.forward_priority,
             takes_slot: true,
             filters,
             timeouts: timeouts(&model.timeouts),
             upstream_key: None,
         })
+    }
+
+    /// The servers of a model; none after a problem.
+    fn servers(&mut self, id: &At<String>, model: &ModelFile) -> Vec<Server> {
+        if let Some(place) = &model.has_endpoints {
+            let endpoints = self.endpoints(place, model);
+            if !model.has_cmd && !model.has_proxy {
+                return endpoints;
+            }
+        }
+        let port = self.source.ports.get(&(id.value.clone(), 0)).copied();
+        let first = match (self.launch(id, model), self.upstream(id, model, port)) {
+            (launch, Some(upstream)) => Server { launch, upstream },
+            (_, None) => return Vec::new(),
+        };
+        let Some(replicas) = model.replicas.as_ref().filter(|replicas| replicas.value > 1) else { return vec![first] };
+        if first.launch.is_none() {
+            if !model.has_cmd {
+                replicas.problem(self.sink, "there is no cmd to start them with", "list their URLs under `endpoints:`");
+            }
+            return vec![first];
+        }
+        // What is wrong with them is wrong with the first, and was said there.
+        let (sink, mut servers) = (Sink::default(), vec![first]);
+        for (index, node) in (1..).zip(self.source.replicas.get(&id.value).into_iter().flatten()) {
+            let file = file::model(&mut Section::root(node, &sink));
+            let quiet = Check { source: self.source, file: self.file, sink: &sink, warnings: Vec::new() };
+            let port = self.source.ports.get(&(id.value.clone(), index)).copied();
+            if let Some(upstream) = quiet.upstream(id, &file, port) {
+                servers.push(Server { launch: quiet.launch_of(&file), upstream });
+            }
+        }
+        let mut seen = HashMap::new();
+        if let Some(twice) = servers.iter().find(|server| seen.insert(&server.upstream, ()).is_some()) {
+            let message = format!("two of them would listen on port {}", twice.upstream.port);
+            replicas.problem(self.sink, message, "use ${PORT} in cmd, and in proxy if there is one: each gets its own");
+        }
+        servers
+    }
+
+    fn endpoints(&self, place: &At<()>, model: &ModelFile) -> Vec<Server> {
+        let endpoints = &model.endpoints;
+        if endpoints.is_empty() && self.sink.is_empty() {
+            place.problem(self.sink, "the list is empty", "name at least one URL");
+        }
+        for (at, endpoint) in endpoints.iter().enumerate() {
+            if endpoints[..at].iter().any(|earlier| earlier.value == endpoint.value) {
+                endpoint.problem(self.sink, "this endpoint is here twice", "remove one");
+            }
+        }
+        if model.has_cmd || model.has_proxy {
+            let (message, cure) = if model.has_cmd {
+                ("a model that is started here has no endpoints elsewhere", "use `replicas:` for more servers of cmd")
+            } else {
+                ("the model has both endpoints and a proxy", "move the proxy's URL into the list")
+            };
+            place.problem(self.sink, message, cure);
+        }
+        if let Some(replicas) = &model.replicas {
+            replicas.problem(self.sink, "each endpoint is a replica", "leave replicas out");
+        }
+        endpoints.iter().map(|at| Server { launch: None, upstream: at.value.clone() }).collect()
     }
 
     fn upstream(&self, id: &At<String>, model: &ModelFile, port: Option<u16>) -> Option<Upstream> {
@@ -90,7 +170,7 @@ impl Check<'_> {
             (None, None, None) if !model.has_proxy && !model.has_cmd => id.problem(
                 self.sink,
                 "the model has neither cmd nor proxy",
-                "add `cmd:` to start a server here, or `proxy:` for one that runs elsewhere",
+                "add `cmd:` to start a server here, or `proxy:` or `endpoints:` for what runs elsewhere",
             ),
             // What is there has been reported as wrong.
             _ => {}
@@ -110,6 +190,11 @@ impl Check<'_> {
         {
             stop.problem(self.sink, "there is no cmd that it could stop", format!("add `cmd:` to {}", id.value));
         }
+        self.launch_of(model)
+    }
+
+    fn launch_of(&self, model: &ModelFile) -> Option<Launch> {
+        let stop = model.cmd_stop.as_ref().filter(|stop| !stop.trim().is_empty());
         let stop_argv = stop.and_then(|stop| self.split(stop));
         let argv = self.split(model.cmd.as_ref()?)?;
         Some(Launch { argv, env: model.env.iter().map(|variable| variable.value.clone()).collect(), stop_argv })
@@ -136,7 +221,7 @@ impl Check<'_> {
                 continue;
             }
             models.push(Model {
-                revision: revision(None, &upstream, None),
+                revision: revision(None, &upstream, &[], None),
                 // The bare name, where it means this model and no other.
                 aliases: if names.id(name) == Some(&id) { vec![name.value.clone()] } else { Vec::new() },
                 id,
@@ -147,12 +232,15 @@ impl Check<'_> {
                 capabilities: Capabilities::default(),
                 launch: None,
                 upstream: upstream.clone(),
+                others: Vec::new(),
                 check_endpoint: None,
                 health_check_timeout: self.file.health_check_timeout.value,
                 ttl: None,
                 unload_timeout: UNLOAD_TIMEOUT,
                 use_model_name: Some(name.value.clone()),
                 concurrency: if file.concurrency_limit == 0 { PEER_CONCURRENCY } else { file.concurrency_limit },
+                detector: Detector::default(),
+                forward_priority: None,
                 takes_slot: false,
                 filters: filters.clone(),
                 timeouts: timeouts(&file.timeouts),
@@ -200,8 +288,8 @@ fn timeouts(file: &TimeoutsFile) -> Timeouts {
 }
 
 /// Equal for equal arguments within one run of the gateway.
-fn revision(launch: Option<&Launch>, upstream: &Upstream, check_endpoint: Option<&str>) -> u64 {
+fn revision(launch: Option<&Launch>, upstream: &Upstream, others: &[Server], check_endpoint: Option<&str>) -> u64 {
     let mut hasher = DefaultHasher::new();
-    (launch, upstream, check_endpoint).hash(&mut hasher);
+    (launch, upstream, others, check_endpoint).hash(&mut hasher);
     hasher.finish()
 }

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 
 use switchyard_scheduler::{AdmissionSettings, BackoffSettings, BandSettings, Bounds, SerialSettings};
 
-use super::{Check, names::Names, nonzero};
+use super::{Check, flow, names::Names, nonzero};
 use crate::config::{
     matrix::Expander,
     reader::At,
-    routing::{AdmissionFile, GroupFile, MatrixFile, Router, Scheduler},
+    routing::{GroupFile, MatrixFile, Router, RoutingFile, Scheduler},
     settings::{Eviction, Group, Matrix, SchedulerKind},
 };
 
@@ -124,8 +124,11 @@ impl Check<'_> {
                 name.problem(self.sink, format!("the model `{id}` is here twice"), "give it one priority");
             }
         }
+        // Wrong settings are wrong whether they are in use or not.
+        let flow = self.flow(&routing.flow);
         match routing.scheduler.value {
             Scheduler::Fifo => SchedulerKind::Fifo { priority },
+            Scheduler::Flow => SchedulerKind::Flow(flow),
             Scheduler::Serial => SchedulerKind::Serial(SerialSettings {
                 swap_affinity_bonus: routing.swap_affinity_bonus,
                 aging_divisor: routing.aging_divisor,
@@ -145,7 +148,8 @@ impl Check<'_> {
     }
 }
 
-pub(super) fn admission(file: &AdmissionFile) -> AdmissionSettings {
+pub(super) fn admission(routing: &RoutingFile) -> AdmissionSettings {
+    let file = &routing.admission;
     let total = Bounds { requests: file.max_requests, bytes: file.max_bytes };
     let band = |index: usize| {
         let band = &file.bands[index];
@@ -157,5 +161,14 @@ pub(super) fn admission(file: &AdmissionFile) -> AdmissionSettings {
             ttl: nonzero(band.ttl.as_ref().map_or(file.default_request_ttl, |ttl| ttl.value)),
         }
     };
-    AdmissionSettings { total, bands: [band(0), band(1), band(2)], ..AdmissionSettings::default() }
+    let mut admission = AdmissionSettings {
+        total,
+        bands: [band(0), band(1), band(2)],
+        shed_when_saturated: file.shed_when_saturated,
+        ..AdmissionSettings::default()
+    };
+    if routing.scheduler.value == Scheduler::Flow {
+        admission.levels = flow::levels(&routing.flow, &admission);
+    }
+    admission
 }
