@@ -21,6 +21,7 @@ dir=target/envoy-example
 mkdir -p "$dir/keys"
 cp target/wasm/wasm32-wasip1/wasm/switchyard_filter.wasm "$dir"
 cp examples/envoy/keys/filter.yaml "$dir/keys"
+cp examples/envoy/tiers.yaml examples/envoy/apply-keys.sh "$dir"
 address() { echo "address: ${1%:*}, port_value: ${1##*:}"; }
 sed -e "s/address: 127.0.0.1, port_value: 10000/$(address "$listen")/" \
     -e "s/address: 127.0.0.1, port_value: 8080/$(address "$gateway")/" \
@@ -45,12 +46,17 @@ until curl -fs -o /dev/null "http://$listen/health"; do
 done
 cat <<TEXT
 
-Envoy listens on $listen, the gateway on $gateway; keys are in $dir/keys/filter.yaml. Try:
+Envoy listens on $listen, the gateway on $gateway; keys are in $dir/tiers.yaml. Try:
 
   curl http://$listen/v1/models                                             # 401: no key
   curl -i http://$listen/v1/chat/completions -H 'Authorization: Bearer demo-max' \\
     -H 'X-LlamaSwap-Priority: batch' -d '{"model":"fast","messages":[{"role":"user","content":"Hello"}]}'
   curl 'http://$listen/api/activity?limit=5' -H 'x-api-key: demo-ops'       # priority -98, tenant bigco
   curl -s http://$admin/stats/prometheus | grep switchyard_filter
+
+Or with a key of your own:
+
+  $SWITCHYARD keys new --tenant me --tier pro      # paste what it prints at the end of $dir/tiers.yaml
+  SWITCHYARD=$(realpath "$SWITCHYARD") $dir/apply-keys.sh
 TEXT
 wait -n "${pids[@]}"

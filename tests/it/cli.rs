@@ -1,6 +1,7 @@
 //! The command line, as a person at a terminal sees it.
 
 use assert_cmd::Command;
+use serde_json::Value;
 
 use crate::support::{Gateway, demo_model};
 
@@ -37,4 +38,67 @@ fn a_digest_needs_a_key() {
     let output = switchyard(&["keys", "hash"]).write_stdin("\n").assert().failure().get_output().clone();
     assert!(String::from_utf8_lossy(&output.stderr).contains("no key on standard input"));
     switchyard(&["keys", "hash"]).write_stdin("x".repeat(2000)).assert().failure();
+}
+
+#[test]
+fn keys_are_exported_for_the_filter_from_wherever_they_are() {
+    const KEYS: &str = "tiers: {gold: {offset: 7}}
+keys:
+  - {key: sk-plain, tenant: acme, tier: gold, maxBand: normal}
+allowPlain: true
+objectives: {batch: bulk}
+";
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let write = |name: &str, text: String| {
+        let file = dir.path().join(name);
+        std::fs::write(&file, text).expect("written");
+        file.display().to_string()
+    };
+    let model = "models: {m: {proxy: 'http://127.0.0.1:1'}}";
+    let alone = write("tiers.yaml", KEYS.to_owned());
+    let inline = write("inline.yaml", format!("{KEYS}{model}"));
+    let named = write("named.yaml", format!("tiersFile: tiers.yaml\n{model}"));
+    for file in [&alone, &inline, &named] {
+        let json = stdout(&mut switchyard(&["keys", "export", "--config", file]));
+        assert!(!json.contains("sk-plain"), "{json}");
+        let expected = serde_json::json!({
+            "tiers": { "gold": { "offset": 7 } },
+            "keys": [{
+                "sha256": switchyard::policy::hash_key(b"sk-plain"), "tenant": "acme", "tier": "gold", "maxBand": "normal",
+            }],
+            "objectives": { "batch": "bulk" },
+            "swapAffinityBonus": 10,
+        });
+        assert_eq!(serde_json::from_str::<Value>(&json).expect("JSON"), expected, "{file}");
+    }
+
+    // What the gateway itself knows of the rest is in it.
+    let serial = "routing: {scheduler: {use: serial, settings: {serial: {swapAffinityBonus: 30}}}}";
+    let trust = "trust: {header: {secret: between-us}}\nheaders: {priority: X-Urgency}";
+    let full = write("full.yaml", format!("tiersFile: tiers.yaml\n{serial}\n{trust}\n{model}"));
+    let json: Value = serde_json::from_str(&stdout(&mut switchyard(&["keys", "export", "-c", &full]))).expect("JSON");
+    assert_eq!((&json["swapAffinityBonus"], &json["headers"]["priority"]), (&30.into(), &"x-urgency".into()));
+    assert_eq!(json["headers"]["strip"], serde_json::json!(["x-switchyard-trust"]));
+
+    for (name, text, complaint) in [
+        ("wrong.yaml", KEYS.replace("tier: gold", "tier: silver"), "wrong.yaml:3:41: keys[0].tier: no such tier"),
+        ("none.yaml", model.to_owned(), "has no `keys:`"),
+        ("broken.yaml", format!("{KEYS}{model}\nmodles: {{}}"), "did you mean `models`?"),
+    ] {
+        let file = write(name, text);
+        let output = switchyard(&["keys", "export", "--config", &file]).assert().failure().get_output().clone();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(stderr.contains(complaint) && !stderr.contains("sk-plain"), "{stderr}");
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn the_envoy_example_has_what_its_keys_export_to() {
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/envoy");
+    let filter = std::fs::read_to_string(format!("{example}/keys/filter.yaml")).expect("the example");
+    let filter: Value = serde_saphyr::from_str(&filter).expect("YAML");
+    let settings = &filter["resources"][0]["typed_config"]["config"]["configuration"]["value"];
+    let exported = stdout(&mut switchyard(&["keys", "export", "--config", &format!("{example}/tiers.yaml")]));
+    assert_eq!(settings, &exported, "run examples/envoy/apply-keys.sh");
 }

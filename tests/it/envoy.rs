@@ -1,6 +1,6 @@
 //! Envoy with the filter in front of the gateway, as `examples/envoy` has it.
 
-use std::time::Duration;
+use std::{fs, process::Command, time::Duration};
 
 use futures_util::StreamExt as _;
 use nix::{
@@ -55,6 +55,61 @@ async fn the_key_decides_how_urgent_a_request_is() {
     }
     assert_eq!(post("demo-free", "interactive").send().await.expect("an answer").status(), 403);
     assert_eq!(post("demo-nobody", "batch").send().await.expect("an answer").status(), 401);
+}
+
+/// What the example's README tells to do: make a key, paste it, apply it, ask, and see what became of the request.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_key_is_pasted_applied_and_seen_in_the_activity_log() {
+    let model = demo_model("m", "--load-time 0s --token-time 100ms");
+    let gateway = Gateway::start(&format!("routing: {{scheduler: {{use: serial}}}}\nmodels:\n{model}"));
+    let Some((envoy, url)) = example_before(&gateway) else { return };
+    let program = env!("CARGO_BIN_EXE_switchyard");
+    let made = Command::new(program).args(["keys", "new", "--tenant", "newcomer", "--tier", "max"]).output();
+    let made = String::from_utf8(made.expect("it runs").stdout).expect("text");
+    let (key, yaml) = made.split_once("\n\n").expect("the key, an empty line, the YAML");
+    let ask = |tokens: u32| {
+        let request = gateway.client.post(format!("{url}/v1/chat/completions")).bearer_auth(key);
+        request.header("X-LlamaSwap-Priority", "batch").json(&chat("m", json!({ "max_tokens": tokens })))
+    };
+    assert_eq!(ask(1).send().await.expect("an answer").status(), 401, "not yet");
+
+    let tiers = envoy.folder().join("tiers.yaml");
+    let filter = || fs::read_to_string(envoy.folder().join("keys/filter.yaml")).expect("the filter's settings");
+    let apply =
+        || Command::new(envoy.folder().join("apply-keys.sh")).env("SWITCHYARD", program).output().expect("runs");
+    let before = (fs::read_to_string(&tiers).expect("the example"), filter());
+    fs::write(&tiers, format!("{}{}", before.0, yaml.replace("max", "maximal"))).expect("written");
+    let refused = apply();
+    assert!(!refused.status.success() && filter() == before.1, "a mistake changes nothing");
+    let complaint = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(complaint.contains("keys[4].tier") && complaint.contains("use one of: free, max, pro"), "{complaint}");
+    fs::write(&tiers, before.0 + yaml).expect("written");
+    let applied = apply();
+    assert!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
+    eventually("the key is in force", async || (ask(1).send().await.expect("an answer").status() == 200).then_some(()))
+        .await;
+
+    // The second has to wait for the first, which takes half a second.
+    let first = tokio::spawn(ask(5).send());
+    gateway.wait_until_running(1.0).await;
+    let second = ask(1).send().await.expect("an answer");
+    assert_eq!(
+        (second.status(), first.await.expect("no panic").expect("an answer").status()),
+        (reqwest::StatusCode::OK, reqwest::StatusCode::OK)
+    );
+    let id = second.headers()["x-request-id"].to_str().expect("an id").to_owned();
+    let row = eventually("it is in the activity log", async || {
+        let log = gateway.client.get(format!("{url}/api/activity?limit=5")).header("x-api-key", "demo-ops");
+        let log: Value = log.send().await.expect("an answer").json().await.expect("JSON");
+        let rows = log["requests"].as_array().unwrap_or_else(|| panic!("no rows: {log}"));
+        rows.iter().find(|row| row["id"] == id.as_str()).cloned()
+    })
+    .await;
+    assert_eq!(
+        (&row["tenant"], &row["tier"], &row["serial_priority"]),
+        (&json!("newcomer"), &json!("max"), &json!(-98))
+    );
+    assert!(row["serial_queue_wait_ms"].as_i64().expect("a number") > 0, "{row}");
 }
 
 /// Two minutes of a real answer, in two silences of a minute: the model server is stopped and goes on.

@@ -51,7 +51,9 @@ pub fn example_folder(tmpdir: &str, upstream: SocketAddr) -> TempDir {
     }
     fs::write(folder.path().join("envoy.yaml"), config).expect("written");
     fs::create_dir(folder.path().join("keys")).expect("a folder");
-    fs::copy(format!("{EXAMPLE}/keys/filter.yaml"), folder.path().join("keys/filter.yaml")).expect("a copy");
+    for file in ["keys/filter.yaml", "tiers.yaml", "apply-keys.sh"] {
+        fs::copy(format!("{EXAMPLE}/{file}"), folder.path().join(file)).expect("a copy");
+    }
     folder
 }
 

@@ -1,9 +1,9 @@
 //! Classes of urgency, and how a caller names one.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// A class of urgency, least urgent first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Band {

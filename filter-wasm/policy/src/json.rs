@@ -17,6 +17,14 @@ impl PolicySettings {
         reader.end().map_err(|error| unreadable(".".into(), &error))?;
         Ok(settings)
     }
+
+    /// Writes settings so that [`PolicySettings::from_json`] reads the same. What has its default is left out.
+    ///
+    /// # Errors
+    /// For plain keys, which [`PolicySettings::without_plain_keys`] makes digests of.
+    pub fn to_json(&self) -> Result<String, serde_json::Error> {
+        serde_json::to_string_pretty(self)
+    }
 }
 
 fn unreadable(path: String, error: &serde_json::Error) -> Problem {

@@ -1,6 +1,6 @@
 //! What the check says of settings, good and bad.
 
-use switchyard_policy::{Decision, LimitSettings, Policy, PolicySettings, Problem, RequestView};
+use switchyard_policy::{Decision, LimitSettings, Policy, PolicySettings, Problem, RequestView, Secret, hash_key};
 
 fn problems(json: &str) -> Vec<Problem> {
     match PolicySettings::from_json(json.as_bytes()) {
@@ -26,6 +26,26 @@ fn the_example_is_good() {
     let settings: PolicySettings = serde_saphyr::from_str(yaml).expect("readable");
     let policy = Policy::new(settings).unwrap_or_else(|problems| panic!("{problems:#?}"));
     assert_eq!(policy.key_count(), 2);
+}
+
+#[test]
+fn what_is_written_is_read_as_the_same_and_has_no_key_in_it() {
+    let yaml = include_str!("../../../config/tiers.yaml");
+    let mut settings: PolicySettings = serde_saphyr::from_str(yaml).expect("readable");
+    let json = settings.to_json().expect("digests alone");
+    let read = PolicySettings::from_json(json.as_bytes()).expect("readable");
+    assert_eq!(format!("{settings:?}"), format!("{read:?}"));
+    assert_eq!(json, read.to_json().expect("the same"));
+
+    // Even a key that looks like a digest.
+    for plain in ["sk-secret", "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"] {
+        let mut key = settings.keys[0].clone();
+        (key.sha256, key.key) = (None, Some(Secret::new(plain)));
+        settings.keys.push(key);
+        assert!(settings.to_json().is_err());
+        let json = settings.clone().without_plain_keys().to_json().expect("digests alone");
+        assert!(json.contains(&hash_key(plain.as_bytes())) && !json.contains(plain), "{json}");
+    }
 }
 
 #[test]

@@ -1,10 +1,15 @@
 //! `switchyard keys`: makes keys and their digests. A key never stands in an argument, where a shell's history and
 //! every user's list of processes would show it.
 
-use std::{io::Read, process::ExitCode};
+use std::{
+    io::Read,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use clap::Subcommand;
+use switchyard::config;
 
 use super::fail;
 
@@ -24,12 +29,19 @@ pub(super) enum KeysCommand {
     },
     /// Print the SHA-256 of the key on standard input, for `sha256:`.
     Hash,
+    /// Print keys and tiers as the Envoy filter takes them: JSON, with digests alone.
+    Export {
+        /// A configuration file, or a file of keys alone as `tiersFile` names it.
+        #[arg(long, short, value_name = "FILE")]
+        config: PathBuf,
+    },
 }
 
 pub(super) fn run(command: KeysCommand) -> ExitCode {
     match command {
         KeysCommand::New { tenant, tier, name } => new(&tenant, &tier, name.as_deref()),
         KeysCommand::Hash => hash(),
+        KeysCommand::Export { config } => export(&config),
     }
 }
 
@@ -67,5 +79,25 @@ fn hash() -> ExitCode {
             println!("{}", switchyard_policy::hash_key(key));
             ExitCode::SUCCESS
         }
+    }
+}
+
+fn export(file: &Path) -> ExitCode {
+    let settings = match config::load_keys(file) {
+        Ok(settings) => settings,
+        Err(problems) => {
+            eprint!("{problems}");
+            return ExitCode::FAILURE;
+        }
+    };
+    if settings.keys.is_empty() && settings.anonymous.is_none() {
+        return fail(format_args!("{} has no `keys:`, so nobody could pass", file.display()));
+    }
+    match settings.to_json() {
+        Ok(json) => {
+            println!("{json}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => fail(format_args!("{}: {error}", file.display())),
     }
 }

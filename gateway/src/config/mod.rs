@@ -7,6 +7,7 @@
 mod callers;
 mod check;
 mod command;
+mod export;
 mod file;
 mod flow;
 mod identity;
@@ -24,6 +25,7 @@ mod tree;
 
 use std::path::Path;
 
+pub use export::load_keys;
 pub use identity::{Callers, Gate, Headers, OLDER_TENANT, Trust};
 pub use problem::{Place, Problem, Problems};
 pub use settings::{
@@ -56,7 +58,7 @@ pub fn reload(path: &Path, running: &Settings) -> Result<Settings, Problems> {
 fn load_with(path: &Path, running: Option<&Settings>) -> Result<Settings, Problems> {
     let name = path.display().to_string();
     match std::fs::read_to_string(path) {
-        Ok(text) => parse_with(&name, &text, &|variable| std::env::var(variable).ok(), running),
+        Ok(text) => parse_with(&name, &text, &env, running),
         Err(error) => Err(Problems::unreadable(&name, &error)),
     }
 }
@@ -66,7 +68,11 @@ fn load_with(path: &Path, running: Option<&Settings>) -> Result<Settings, Proble
 /// # Errors
 /// Everything that is wrong with it.
 pub fn parse(name: &str, text: &str) -> Result<Settings, Problems> {
-    parse_with(name, text, &|variable| std::env::var(variable).ok(), None)
+    parse_with(name, text, &env, None)
+}
+
+fn env(variable: &str) -> Option<String> {
+    std::env::var(variable).ok()
 }
 
 fn parse_with(

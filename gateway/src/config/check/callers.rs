@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use switchyard_policy::{HeaderSettings, KeyRing, Policy, PolicySettings};
+use switchyard_policy::{HeaderSettings, KeyRing, Policy, PolicySettings, Problem};
 
 use super::Check;
 use crate::config::{
@@ -168,13 +168,11 @@ impl Check<'_> {
             Ok(policy) => return Some(policy),
             Err(problems) => problems,
         };
-        for problem in problems {
-            if problem.path == secret_path {
-                trust.name.problem(self.sink, problem.message, problem.cure);
-            } else {
-                sink.add(root.locate(&problem.path), problem.path, problem.message, problem.cure);
-            }
+        let (secret, others): (Vec<_>, Vec<_>) = problems.into_iter().partition(|problem| problem.path == secret_path);
+        for problem in secret {
+            trust.name.problem(self.sink, problem.message, problem.cure);
         }
+        report(others, root, sink);
         None
     }
 
@@ -185,5 +183,12 @@ impl Check<'_> {
         for path in paths.iter().filter(|path| needs_keys(&path.to_string())) {
             self.warn(path, "has no effect without keys".to_owned());
         }
+    }
+}
+
+/// Says at which places of a file the policy's problems are.
+pub(in crate::config) fn report(problems: Vec<Problem>, root: &Node, sink: &Sink) {
+    for problem in problems {
+        sink.add(root.locate(&problem.path), problem.path, problem.message, problem.cure);
     }
 }

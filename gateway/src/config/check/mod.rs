@@ -15,6 +15,7 @@ use super::{
     settings::{Limits, Model, Ports, Settings, Store},
     tree::Node,
 };
+pub(super) use callers::report;
 use names::Names;
 
 const STORE_ROWS: u64 = 10_000;
