@@ -22,7 +22,14 @@ fn main() {
         std::process::exit(2);
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut server = Server::new_with_opt_and_conf(None, ServerConf { threads, ..ServerConf::default() });
+    let conf = ServerConf {
+        threads,
+        // Pingora would sleep for five minutes before it exits.
+        grace_period_seconds: Some(0),
+        graceful_shutdown_timeout_seconds: Some(0),
+        ..ServerConf::default()
+    };
+    let mut server = Server::new_with_opt_and_conf(None, conf);
     server.bootstrap();
     let mut service = http_proxy_service(&server.configuration, BareProxy(upstream));
     service.add_tcp(&listen);
