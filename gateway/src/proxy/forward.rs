@@ -7,14 +7,14 @@ use http::{Method, StatusCode, header};
 use pingora::{
     ErrorType,
     http::RequestHeader,
-    protocols::http::{ServerSession, client::HttpSession},
+    protocols::http::{ServerSession, v1::client::HttpSession},
 };
 
 use super::{
     account::Account,
     error::ApiError,
     headers,
-    upstream::{Connection, Upstreams},
+    upstream::{Connection, Upstreams, is_header_unsent},
 };
 use crate::{backend::Failure, config::Model, dispatcher::Slot};
 
@@ -61,10 +61,10 @@ impl Forward<'_> {
     /// Sends the request and waits for the answer's header.
     ///
     /// It is sent a second time, over a new connection, only when the first was a pooled one and the server cannot
-    /// have acted on what it got. That is certain when writing the header failed: the kernel takes bytes in order
-    /// and did not take all of them, so the server never had a whole header. When the header went out and the
-    /// connection broke before any answer, the server may have done the work; then only methods that change nothing
-    /// (RFC 9110, section 9.2.1) are sent again.
+    /// have acted on what it got. That is certain when the kernel, which takes bytes in order, did not take all of the
+    /// header: the server never had a whole one. When the header went out and the connection broke before any answer,
+    /// the server may have done the work; then only methods that change nothing (RFC 9110, section 9.2.1) are sent
+    /// again.
     async fn request(
         &mut self,
         header: impl Fn(&RequestHeader) -> pingora::Result<Box<RequestHeader>>,
@@ -101,7 +101,7 @@ impl Forward<'_> {
     async fn answer(&mut self, http: &mut HttpSession) -> Result<bool, Interrupted> {
         let Some(slot) = &*self.slot else { return Err(Interrupted::ClientGone) };
         let mut failure = pin!(slot.failure());
-        let Some(upstream) = http.response_header() else { return Err(Interrupted::ClientGone) };
+        let Some(upstream) = http.resp_header() else { return Err(Interrupted::ClientGone) };
         let events = headers::is_event_stream(&upstream.headers);
         let can_append = events
             && !upstream.headers.contains_key(header::CONTENT_LENGTH)
@@ -113,7 +113,7 @@ impl Forward<'_> {
         // llama-server closes the connection after a stream without having said so: whoever took it from the pool in
         // that moment would lose a request that must not be sent twice.
         let reusable = !events;
-        let mut done = http.response_done();
+        let mut done = http.is_body_done();
         if done {
             self.account.release(self.slot);
         }
@@ -125,7 +125,7 @@ impl Forward<'_> {
         let mut at_line_start = LineStart::default();
         loop {
             let read = {
-                let mut read = pin!(http.read_response_body());
+                let mut read = pin!(http.read_body_bytes());
                 tokio::select! {
                     biased;
                     read = &mut read => read.map_err(|error| {
@@ -140,7 +140,7 @@ impl Forward<'_> {
                 Ok(Some(chunk)) => {
                     self.account.chunk(&chunk);
                     at_line_start.follow(&chunk);
-                    done = http.response_done();
+                    done = http.is_body_done();
                     if done {
                         self.account.release(self.slot);
                         self.end(chunk).await?;
@@ -214,14 +214,14 @@ enum Failed {
 async fn attempt(http: &mut HttpSession, header: Box<RequestHeader>, body: Bytes, model: &Model) -> Result<(), Failed> {
     http.write_request_header(header).await.map_err(Failed::Unsent)?;
     match send_body(http, body).await {
-        Err(error) if *error.etype() == ErrorType::WriteTimedout => return Err(Failed::Unanswered(error)),
+        Err(error) if *error.etype() == ErrorType::WriteTimedout => return Err(failed(http, error)),
         // A server that does not want all of a body says why and closes; what it said is there to be read.
         Ok(()) | Err(_) => {}
     }
     match model.timeouts.response_header {
-        None => read_header(http).await.map_err(Failed::Unanswered),
+        None => read_header(http).await.map_err(|error| failed(http, error)),
         Some(limit) => match tokio::time::timeout(limit, read_header(http)).await {
-            Ok(read) => read.map_err(Failed::Unanswered),
+            Ok(read) => read.map_err(|error| failed(http, error)),
             Err(_) => {
                 let limit = limit.as_secs_f64();
                 let message = format!("the model server of `{}` did not answer within {limit} s", model.id);
@@ -231,18 +231,21 @@ async fn attempt(http: &mut HttpSession, header: Box<RequestHeader>, body: Bytes
     }
 }
 
-async fn send_body(http: &mut HttpSession, mut body: Bytes) -> pingora::Result<()> {
-    while !body.is_empty() {
-        let piece = body.split_to(body.len().min(WRITE_PIECE));
-        http.write_request_body(piece, body.is_empty()).await?;
+fn failed(http: &HttpSession, error: Box<pingora::Error>) -> Failed {
+    if is_header_unsent(http) { Failed::Unsent(error) } else { Failed::Unanswered(error) }
+}
+
+async fn send_body(http: &mut HttpSession, body: Bytes) -> pingora::Result<()> {
+    for piece in body.chunks(WRITE_PIECE) {
+        http.write_body(piece).await?;
     }
-    http.finish_request_body().await
+    http.finish_body().await.map(drop)
 }
 
 async fn read_header(http: &mut HttpSession) -> pingora::Result<()> {
     loop {
-        http.read_response_header().await?;
-        match http.response_header().map(|header| header.status) {
+        http.read_response().await?;
+        match http.get_status() {
             Some(StatusCode::SWITCHING_PROTOCOLS) => {
                 return pingora::Error::e_explain(ErrorType::InvalidHTTPHeader, "switched protocols unasked");
             }
@@ -282,17 +285,16 @@ impl LineStart {
 
 #[cfg(test)]
 mod tests {
-    use pingora::protocols::http::v1::client::HttpSession as Http1Session;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
     use super::*;
-    use crate::proxy::testing;
+    use crate::proxy::{testing, upstream};
 
     /// One attempt to ask a server that does `serve` with its end of the connection.
     async fn ask<F: Future<Output = ()>>(body: usize, serve: impl FnOnce(DuplexStream) -> F) -> Result<(), Failed> {
         // Smaller than any header: one that is written whole has been read from.
         let (near, far) = tokio::io::duplex(16);
-        let mut http = HttpSession::H1(Http1Session::new(Box::new(near)));
+        let mut http = upstream::session(upstream::corked(Box::new(near)));
         let mut header = RequestHeader::build(Method::POST, b"/v1/completions", None).expect("a header");
         header.insert_header(header::CONTENT_LENGTH, body).expect("a header");
         let model = testing::model("m");

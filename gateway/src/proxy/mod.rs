@@ -7,6 +7,7 @@
 mod account;
 mod body;
 pub(crate) mod caller;
+mod corked;
 pub(crate) mod error;
 mod forward;
 pub(crate) mod headers;

@@ -24,7 +24,10 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::Gateway;
+use super::{
+    Gateway,
+    corked::{Corked, Flush},
+};
 
 /// Connections at once; more wait to be accepted.
 const MAX_CONNECTIONS: u32 = 1 << 16;
@@ -35,6 +38,8 @@ const IDLE_SECONDS: u64 = 60;
 const HEADER_DEADLINE: Duration = Duration::from_secs(IDLE_SECONDS + 15);
 /// Streams of one HTTP/2 connection: a proxy in front may send everything over one.
 const H2_STREAMS: u32 = 1024;
+/// A short answer, its header included, goes out in one piece.
+const ANSWER_BYTES: usize = 1460;
 const H2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// After the system refused another connection, usually for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -122,9 +127,11 @@ async fn connection(app: Arc<HttpProxy<Gateway>>, stream: TcpStream, closing: wa
     stream.set_socket_digest(address);
     let stream: Stream = Box::new(stream);
     if is_h2 {
+        // It gathers its frames by itself.
         app.process_new(stream, &closing).await;
         return;
     }
+    let stream: Stream = Box::new(Corked::new(stream, ANSWER_BYTES, Flush::Now));
 
     let header = Arc::new(HeaderArrived(AtomicBool::new(false)));
     let mut deadline = std::pin::pin!(sleep(HEADER_DEADLINE));

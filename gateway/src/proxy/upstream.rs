@@ -9,12 +9,15 @@ use std::{
 
 use parking_lot::Mutex;
 use pingora::{
-    connectors::{ConnectorOptions, http::Connector},
-    protocols::http::client::HttpSession,
-    upstreams::peer::HttpPeer,
+    connectors::{ConnectorOptions, TransportConnector},
+    protocols::{Stream, http::v1::client::HttpSession},
+    upstreams::peer::{HttpPeer, Peer},
 };
 
-use super::error::ApiError;
+use super::{
+    corked::{Corked, Flush},
+    error::ApiError,
+};
 use crate::config::{Model, Upstream};
 
 /// Connections kept for reuse, over all model servers.
@@ -27,11 +30,13 @@ const ADDRESS_LIFETIME: Duration = Duration::from_secs(10);
 const PLAIN_IDLE: Duration = Duration::from_secs(4);
 const TLS_IDLE: Duration = Duration::from_secs(60);
 /// A model server that takes no byte of a request for so long is not going to.
-pub(super) const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+/// A short request, its header included, goes out in one piece.
+const REQUEST_BYTES: usize = 8 << 10;
 
 /// The way to model servers: addresses, and a pool of connections.
 pub(super) struct Upstreams {
-    connector: Connector,
+    connector: TransportConnector,
     addresses: Mutex<HashMap<(String, u16), Resolved>>,
 }
 
@@ -46,9 +51,28 @@ pub(super) struct Connection {
     pub(super) reused: bool,
 }
 
+/// HTTP over a socket that [`corked`] has made.
+pub(super) fn session(stream: Stream) -> HttpSession {
+    let mut http = HttpSession::new(stream);
+    http.write_timeout = Some(WRITE_TIMEOUT);
+    http
+}
+
+/// A request goes out when its answer is waited for.
+pub(super) fn corked(stream: Stream) -> Stream {
+    Box::new(Corked::new(stream, REQUEST_BYTES, Flush::OnRead))
+}
+
+/// Whether some of the header of the session's request has not been sent.
+pub(super) fn is_header_unsent(http: &HttpSession) -> bool {
+    // What is held is the end of what was written, which is the header and then the body.
+    let held = http.stream().as_any().downcast_ref().map_or(0, Corked::held);
+    held > http.body_bytes_sent()
+}
+
 impl Upstreams {
     pub(super) fn new() -> Self {
-        Self { connector: Connector::new(Some(ConnectorOptions::new(POOL_SIZE))), addresses: Mutex::default() }
+        Self { connector: TransportConnector::new(Some(ConnectorOptions::new(POOL_SIZE))), addresses: Mutex::default() }
     }
 
     /// A connection to the model's server. Pooled ones that the server has closed are never handed out, as far as
@@ -56,12 +80,12 @@ impl Upstreams {
     pub(super) async fn connect(&self, model: &Model, fresh: bool) -> Result<Connection, ApiError> {
         for peer in self.peers(model).await? {
             loop {
-                match self.connector.get_http_session(&peer).await {
+                match self.connector.get_stream(&peer).await {
                     // Dropping it closes it.
                     Ok((_, true)) if fresh => {}
-                    Ok((mut http, reused)) => {
-                        http.set_write_timeout(Some(WRITE_TIMEOUT));
-                        return Ok(Connection { http, peer, reused });
+                    Ok((stream, reused)) => {
+                        let stream = if reused { stream } else { corked(stream) };
+                        return Ok(Connection { http: session(stream), peer, reused });
                     }
                     Err(error) => {
                         tracing::debug!(model = model.id, %error, "cannot connect");
@@ -81,10 +105,13 @@ impl Upstreams {
 
     /// Keeps the connection for another request, if the last answer has come to its end.
     pub(super) async fn release(&self, connection: Connection, model: &Model) {
-        let Connection { http, peer, .. } = connection;
+        let Connection { mut http, peer, .. } = connection;
         let usual = if model.upstream.tls { TLS_IDLE } else { PLAIN_IDLE };
         let idle = model.timeouts.idle_connection.map_or(usual, |configured| configured.min(usual));
-        self.connector.release_http_session(http, &peer, Some(idle)).await;
+        http.respect_keepalive();
+        if let Some(stream) = http.reuse().await {
+            self.connector.release_stream(stream, peer.reuse_hash(), Some(idle));
+        }
     }
 
     async fn peers(&self, model: &Model) -> Result<Vec<HttpPeer>, ApiError> {
