@@ -1,6 +1,10 @@
 //! Takes a request to its model server and the answer back, without holding back a byte.
 
-use std::{future::Future, pin::pin, time::Duration};
+use std::{
+    future::Future,
+    pin::{Pin, pin},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::{Method, StatusCode, header};
@@ -77,13 +81,11 @@ impl Forward<'_> {
                 Interrupted::Failed(ApiError::bad_request("invalid_request", "the request cannot be sent on as it is"))
             })?;
             let (upstreams, model) = (self.upstreams, self.model);
-            let mut connection =
-                self.unless_gone(upstreams.connect(model, fresh)).await?.map_err(Interrupted::Failed)?;
-            let attempt = attempt(&mut connection.http, request, body.clone(), model);
-            let failed = match self.unless_gone(attempt).await? {
-                Ok(()) => return Ok(connection),
-                Err(failed) => failed,
-            };
+            let connected = self.unless_gone(pin!(upstreams.connect(model, fresh))).await?;
+            let mut connection = connected.map_err(Interrupted::Failed)?;
+            let http = &mut connection.http;
+            let attempted = self.unless_gone(pin!(attempt(http, request, body.clone(), model))).await?;
+            let Err(failed) = attempted else { return Ok(connection) };
             tracing::debug!(model = model.id, reused = connection.reused, ?failed, "a request failed");
             let again = match failed {
                 Failed::Late(error) => return Err(Interrupted::Failed(error)),
@@ -174,7 +176,7 @@ impl Forward<'_> {
     }
 
     /// Waits for `work`, unless the client or the model server goes away first.
-    async fn unless_gone<T>(&mut self, work: impl Future<Output = T>) -> Result<T, Interrupted> {
+    async fn unless_gone<T>(&mut self, work: Pin<&mut impl Future<Output = T>>) -> Result<T, Interrupted> {
         let Some(slot) = &*self.slot else { return Err(Interrupted::ClientGone) };
         tokio::select! {
             biased;

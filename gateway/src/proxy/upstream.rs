@@ -79,19 +79,16 @@ impl Upstreams {
     /// that is known by now; `fresh` rules out the rest.
     pub(super) async fn connect(&self, model: &Model, fresh: bool) -> Result<Connection, ApiError> {
         for peer in self.peers(model).await? {
-            loop {
-                match self.connector.get_stream(&peer).await {
-                    // Dropping it closes it.
-                    Ok((_, true)) if fresh => {}
-                    Ok((stream, reused)) => {
-                        let stream = if reused { stream } else { corked(stream) };
-                        return Ok(Connection { http: session(stream), peer, reused });
-                    }
-                    Err(error) => {
-                        tracing::debug!(model = model.id, %error, "cannot connect");
-                        break;
-                    }
+            while let Some(stream) = self.connector.reused_stream(&peer).await {
+                // Dropping it closes it.
+                if !fresh {
+                    return Ok(Connection { http: session(stream), peer, reused: true });
                 }
+            }
+            // Rare and, with TLS in it, large: boxed, so that not every request has room for it.
+            match Box::pin(self.connector.new_stream(&peer)).await {
+                Ok(stream) => return Ok(Connection { http: session(corked(stream)), peer, reused: false }),
+                Err(error) => tracing::debug!(model = model.id, %error, "cannot connect"),
             }
         }
         Err(ApiError::bad_gateway(format!("the model server of `{}` does not accept connections", model.id)))
