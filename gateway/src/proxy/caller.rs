@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use pingora::{http::RequestHeader, protocols::http::ServerSession};
 use switchyard_policy::{Allowed, Decision, Denial, Grant, Identity, Policy, Reason, RequestView};
 
-use super::{error::ApiError, forward::Interrupted};
+use super::{Gateway, error::ApiError, forward::Interrupted};
 use crate::config::{Callers, Gate, Headers, Model, OLDER_TENANT, Settings};
 
 /// Who is calling, as far as anybody knows.
@@ -23,6 +23,17 @@ pub(crate) struct Caller {
     pub(super) tier: Option<String>,
     /// What the key stands for, where the gateway has seen it.
     pub(super) grant: Option<Arc<Grant>>,
+    /// What was decided: a name for metrics.
+    pub(super) decision: &'static str,
+}
+
+impl Caller {
+    /// The tier if it is one of those configured, or a word for why it is not: what a metric may have as a label.
+    pub(super) fn tier_label<'a>(&self, settings: &'a Settings) -> &'a str {
+        let Some(tier) = self.tier.as_deref() else { return "none" };
+        let known = settings.callers.policy.tiers().iter().find(|known| *known.name == *tier);
+        known.map_or("other", |known| &known.name)
+    }
 }
 
 /// Who is not let in.
@@ -47,7 +58,7 @@ pub fn identify(policy: &Policy, request: &mut RequestHeader) -> Result<Option<I
 /// Lets a request in and makes its headers true.
 pub(super) fn admit(settings: &Settings, session: &mut ServerSession) -> Result<Caller, Box<Denied>> {
     let callers = &settings.callers;
-    let mut grant = None;
+    let (mut grant, mut decision) = (None, "believed");
     let peer = || session.client_addr()?.as_inet().map(std::net::SocketAddr::ip);
     match &callers.trust {
         Some(trust) if trust.covers(peer, &session.req_header().headers) => {
@@ -58,17 +69,18 @@ pub(super) fn admit(settings: &Settings, session: &mut ServerSession) -> Result<
         _ => {
             let entry = judge(callers, session.req_header())?;
             entry.apply(session.req_header_mut());
+            decision = entry.decision;
             grant = entry.identity.map(|identity| identity.grant);
         }
     }
     let headers = &session.req_header().headers;
     let Headers { tenant, tier, .. } = &settings.headers;
     let tenant = text(headers, tenant).or_else(|| text(headers, &OLDER_TENANT));
-    Ok(Caller { tenant, tier: text(headers, tier), grant })
+    Ok(Caller { tenant, tier: text(headers, tier), grant, decision })
 }
 
 fn judge(callers: &Callers, request: &RequestHeader) -> Result<Entry, Box<Denied>> {
-    let strip = || callers.policy.strip(&view(request, &headers(request))).into();
+    let strip = || Entry::from(callers.policy.strip(&view(request, &headers(request))));
     match &callers.gate {
         Gate::Policy => decide(&callers.policy, request),
         Gate::ApiKeys { ring, forward } => {
@@ -76,10 +88,13 @@ fn judge(callers: &Callers, request: &RequestHeader) -> Result<Entry, Box<Denied
             if !is_open {
                 ring.admit(headers(request)).map_err(|reason| Denial::new(reason, request.raw_path(), None))?;
             }
-            Ok(if callers.trust.is_some() { strip() } else { Entry::without_key(*forward) })
+            let entry = if callers.trust.is_some() { strip() } else { Entry::without_key(*forward) };
+            Ok(Entry { decision: if is_open { "open" } else { "allowed" }, ..entry })
         }
-        Gate::Open if callers.trust.is_some() => Ok(strip()),
-        Gate::Open => Ok(Entry::default()),
+        Gate::Open => {
+            let entry = if callers.trust.is_some() { strip() } else { Entry::default() };
+            Ok(Entry { decision: "believed", ..entry })
+        }
     }
 }
 
@@ -105,7 +120,8 @@ fn now_unix() -> i64 {
 
 impl From<Denial<'_>> for Box<Denied> {
     fn from(denial: Denial<'_>) -> Self {
-        let caller = Caller { tier: denial.tier.map(str::to_owned), ..Caller::default() };
+        let tier = denial.tier.map(str::to_owned);
+        let caller = Caller { tier, decision: denial.reason.code(), ..Caller::default() };
         Self::new(Denied { caller, error: ApiError::denied(denial) })
     }
 }
@@ -116,6 +132,8 @@ struct Entry {
     remove: Vec<HeaderName>,
     set: Vec<(HeaderName, HeaderValue)>,
     identity: Option<Identity>,
+    /// A name for metrics.
+    decision: &'static str,
 }
 
 impl Entry {
@@ -142,7 +160,8 @@ impl From<Allowed<'_>> for Entry {
         let pair = |(name, value): (&str, std::borrow::Cow<'_, str>)| {
             Some((name.parse().ok()?, HeaderValue::from_str(&value).ok()?))
         };
-        Self { remove, set: set.into_iter().filter_map(pair).collect(), identity }
+        let decision = if identity.is_some() { "allowed" } else { "open" };
+        Self { remove, set: set.into_iter().filter_map(pair).collect(), identity, decision }
     }
 }
 
@@ -160,18 +179,24 @@ pub(crate) fn may_use(names: &Headers, headers: &HeaderMap, models: &[&str]) -> 
     allowed.any(|allowed| models.iter().any(|model| model.as_bytes() == allowed))
 }
 
-/// Refuses a caller that may not use the model it asks for.
-pub(super) fn check_model(
-    names: &Headers,
-    request: &RequestHeader,
-    asked: &str,
-    model: Option<&Model>,
-) -> Result<(), Interrupted> {
-    if may_use(names, &request.headers, &[asked, model.map_or(asked, |model| &model.id)]) {
-        return Ok(());
+impl Gateway {
+    /// Refuses a caller that may not use the model it asks for.
+    pub(super) fn check_model(
+        &self,
+        settings: &Settings,
+        request: &RequestHeader,
+        caller: &Caller,
+        asked: &str,
+        model: Option<&Model>,
+    ) -> Result<(), Interrupted> {
+        if may_use(&settings.headers, &request.headers, &[asked, model.map_or(asked, |model| &model.id)]) {
+            return Ok(());
+        }
+        // It was let in before its body was read, and counted so.
+        self.metrics.on_caller(Reason::Model.code(), caller.tier_label(settings));
+        let denial = Denial::new(Reason::Model, request.uri.path().as_bytes(), None);
+        Err(Interrupted::Failed(ApiError::denied(denial)))
     }
-    let denial = Denial::new(Reason::Model, request.uri.path().as_bytes(), None);
-    Err(Interrupted::Failed(ApiError::denied(denial)))
 }
 
 #[cfg(test)]

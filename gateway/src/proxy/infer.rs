@@ -11,7 +11,6 @@ use super::{
     Gateway,
     account::Account,
     body::{self, BodyError},
-    caller,
     error::ApiError,
     forward::{Forward, Interrupted},
     headers::{Outbound, QUEUE_TTL, TTFT_GOALS, session},
@@ -54,7 +53,7 @@ impl Gateway {
         account.model(&inquiry.asked);
         let model = settings.find(&inquiry.asked);
         let known = model.map(|model| &**model);
-        caller::check_model(&settings.headers, session.req_header(), &inquiry.asked, known)?;
+        self.check_model(&settings, session.req_header(), &account.caller, &inquiry.asked, known)?;
         let Some(model) = model else {
             return Err(Interrupted::Failed(unknown_model(&settings, &inquiry.asked)));
         };

@@ -81,6 +81,7 @@ impl Gateway {
             Ok(caller) => (caller, Ok(())),
             Err(denied) => (denied.caller, Err(Interrupted::Failed(denied.error))),
         };
+        self.metrics.on_caller(caller.decision, caller.tier_label(&settings));
         let request = session.req_header();
         if request.method == Method::OPTIONS && admitted.is_ok() {
             let reply = preflight::reply(&request.headers);

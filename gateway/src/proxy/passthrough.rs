@@ -12,7 +12,6 @@ use pingora::{
 use super::{
     Gateway,
     account::Account,
-    caller,
     forward::Interrupted,
     headers::{self, Outbound},
     infer::{arrival, read_body, unknown_model},
@@ -51,7 +50,7 @@ impl Gateway {
         let found = find(&settings, rest);
         let asked = decoded(found.as_ref().map_or_else(|| rest.split('/').next().unwrap_or_default(), |found| found.0));
         let model = found.as_ref().map(|found| &*found.1);
-        caller::check_model(&settings.headers, session.req_header(), &asked, model)?;
+        self.check_model(&settings, session.req_header(), &account.caller, &asked, model)?;
         let Some((_, model, target)) = found else {
             return Err(Interrupted::Failed(unknown_model(&settings, &asked)));
         };

@@ -72,6 +72,7 @@ pub struct Metrics {
     load_seconds: HistogramVec,
     load_failures: IntCounterVec,
     tokens: IntCounterVec,
+    callers: IntCounterVec,
     /// Reset and set anew by each scrape, so that a model that is no longer configured leaves no trace.
     backend_state: Mutex<IntGaugeVec>,
 }
@@ -151,6 +152,12 @@ impl Metrics {
                 "Tokens in (prompt) and out (completion), as model servers report them.",
                 &["model", "direction"],
             ),
+            callers: families.counter(
+                "switchyard_caller_decisions_total",
+                "Requests by what was decided about their sender, and by its tier. One that is refused for its model \
+                 is counted as allowed before.",
+                &["decision", "tier"],
+            ),
             backend_state: Mutex::new(families.int_gauge(
                 "switchyard_backend_state",
                 "Replicas of the model that are in this state.",
@@ -163,6 +170,11 @@ impl Metrics {
     /// Adds the activity log's own count of rows that it had to drop.
     pub fn watch_activity(&self, log: &ActivityLog) {
         register(&self.registry, log.dropped_counter());
+    }
+
+    /// It was decided whether a request may come in. Both words are from a fixed set: `tier` is a configured one.
+    pub fn on_caller(&self, decision: &'static str, tier: &str) {
+        self.callers.with_label_values(&[decision, tier]).inc();
     }
 
     /// A request was let through.

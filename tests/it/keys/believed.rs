@@ -199,3 +199,46 @@ async fn a_proxy_with_the_secret_is_believed_and_others_need_a_key() {
     assert_eq!(upstream(&answer, "x-from-edge"), [] as [&str; 0]);
     assert_eq!(upstream(&answer, "x-switchyard-tier"), ["free"]);
 }
+
+#[tokio::test]
+async fn decisions_are_counted_by_tier_and_no_caller_makes_a_label() {
+    let count = async |gateway: &Gateway, decision: &str, tier: &str| {
+        let answer =
+            gateway.client.get(gateway.url("/metrics")).header(READ.0, READ.1).send().await.expect("an answer");
+        let text = answer.text().await.expect("a body");
+        let series = format!("switchyard_caller_decisions_total{{decision=\"{decision}\",tier=\"{tier}\"}} ");
+        assert!(!text.contains("made-up"), "{text}");
+        text.lines().find_map(|line| line.strip_prefix(&series)?.parse::<u64>().ok()).unwrap_or(0)
+    };
+    let model = demo_model("m", "--load-time 0s");
+    let gateway = Gateway::start(&format!("{KEYS}models:\n{model}{}", model.replace("  m:", "  n:")));
+    for headers in [
+        &[("authorization", "Bearer sk-max")][..],
+        &[("authorization", "Bearer sk-max"), ("x-switchyard-tier", "made-up")],
+        &[("x-api-key", "sk-free"), ("x-llamaswap-priority", "interactive")],
+        &[("x-api-key", "made-up")],
+        &[("x-switchyard-tier", "made-up")],
+    ] {
+        chat(&gateway, headers).await;
+    }
+    let body = json!({"model": "n", "messages": []});
+    let refused = gateway.chat_with(body, "normal").bearer_auth("sk-small").send().await.expect("an answer");
+    assert_eq!(refused.status(), 403);
+    gateway.client.get(gateway.url("/health")).send().await.expect("an answer");
+    for (decision, tier, expected) in [
+        ("allowed", "max", 2),
+        ("priority_not_allowed", "free", 1),
+        ("invalid_api_key", "none", 1),
+        ("missing_api_key", "none", 1),
+        ("model_not_allowed", "pro", 1),
+        ("open", "none", 1),
+    ] {
+        assert_eq!(count(&gateway, decision, tier).await, expected, "{decision} {tier}");
+    }
+
+    let gateway = Gateway::start(&format!("models:\n{model}"));
+    for tier in ["pro", "made-up"] {
+        chat(&gateway, &[("x-switchyard-tier", tier)]).await;
+    }
+    assert_eq!((count(&gateway, "believed", "pro").await, count(&gateway, "believed", "other").await), (1, 1));
+}
