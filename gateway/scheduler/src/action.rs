@@ -100,8 +100,8 @@ pub struct Decision {
 pub struct FlowDecision {
     /// What chose the tenant.
     pub fairness: FairnessSettings,
-    /// How far ahead of the tenant that has had least the request's tenant was: in turns (`round-robin`), or in weighted
-    /// tokens over its share (`weighted`). Less than zero for one that was behind.
+    /// How far its tenant was ahead of the level's virtual time: in turns (`round-robin`), or in weighted tokens over its
+    /// share (`weighted`). Less than zero for one that had had less than it was due.
     pub ahead: f64,
     /// Tokens out that it was charged for, to be corrected when it ends.
     pub expected_tokens: u64,

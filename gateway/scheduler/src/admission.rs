@@ -11,6 +11,8 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     bands: [BandBacklog; 3],
+    /// What waits at the levels that have bounds of their own.
+    levels: BTreeMap<Priority, Bounds>,
     /// Sheddable requests of all models, by priority.
     sheddable: BTreeMap<Priority, List>,
     expiry: BTreeSet<(Timestamp, Slot)>,
@@ -42,6 +44,9 @@ impl Backlog {
         let band = &mut self.bands[priority.band().index()];
         band.bytes += bytes;
         band.arrivals.push(requests, slot);
+        if settings.levels.contains_key(&priority) {
+            self.levels.entry(priority).or_insert(Bounds::NONE).add(bytes);
+        }
         if priority.is_sheddable() {
             let level = self.sheddable.entry(priority).or_default();
             level.push_back(requests.entries_mut(), Chain::Sheddable, slot);
@@ -55,6 +60,13 @@ impl Backlog {
         let band = &mut self.bands[priority.band().index()];
         band.bytes -= bytes;
         band.arrivals.remove(requests, slot);
+        if let Some(level) = self.levels.get_mut(&priority) {
+            level.requests -= 1;
+            level.bytes -= bytes;
+            if level.requests == 0 {
+                self.levels.remove(&priority);
+            }
+        }
         if let Some(level) = self.sheddable.get_mut(&priority) {
             level.unlink(requests.entries_mut(), Chain::Sheddable, slot);
             if level.front().is_none() {
@@ -69,13 +81,28 @@ impl Backlog {
     /// Works out anew when a request's wait is over.
     pub(crate) fn set_expiry(&mut self, settings: &AdmissionSettings, requests: &mut Requests, slot: Slot) {
         let entry = requests.get_mut(slot);
-        let band_ttl = settings.bands[entry.priority.band().index()].ttl;
-        let ttl = [band_ttl, entry.ttl].into_iter().flatten().min();
+        let band = &settings.bands[entry.priority.band().index()];
+        let own = settings.levels.get(&entry.priority).unwrap_or(band);
+        let ttl = [own.ttl, entry.ttl].into_iter().flatten().min();
         let expires = ttl.map(|ttl| entry.arrived + ttl);
         if let Some(old) = std::mem::replace(&mut entry.expires, expires) {
             self.expiry.remove(&(old, slot));
         }
         self.expiry.extend(expires.map(|expires| (expires, slot)));
+    }
+
+    /// Counts anew what waits at the levels that have bounds of their own, which are others now.
+    pub(crate) fn recount(&mut self, settings: &AdmissionSettings, requests: &Requests) {
+        self.levels.clear();
+        if settings.levels.is_empty() {
+            return;
+        }
+        for slot in requests.waiting() {
+            let entry = &requests[slot];
+            if settings.levels.contains_key(&entry.priority) {
+                self.levels.entry(entry.priority).or_insert(Bounds::NONE).add(entry.bytes);
+            }
+        }
     }
 
     /// The request whose wait is over first, and when.
@@ -90,6 +117,12 @@ impl Backlog {
         let in_band = &self.bands[band.index()];
         let over_band = excess(settings.bands[band.index()].bounds, in_band.arrivals.len(), in_band.bytes);
         let over_all = excess(settings.total, self.requests(), self.bands.iter().map(|band| band.bytes).sum());
+        // At one level nobody is less urgent than another.
+        if let (Some(level), Some(own)) = (self.levels.get(&arrival.priority), settings.levels.get(&arrival.priority))
+            && !excess(own.bounds, level.requests, level.bytes).is_met()
+        {
+            return Verdict::Full;
+        }
         // Where bounds were lowered under what waits, an arrival has to make up for itself only.
         let mut wanted = over_band.max(over_all).min(Bounds { requests: 1, bytes: arrival.bytes });
         if wanted.is_met() {
@@ -143,6 +176,13 @@ fn excess(bounds: Bounds, requests: u64, bytes: u64) -> Bounds {
 }
 
 impl Bounds {
+    const NONE: Self = Self { requests: 0, bytes: 0 };
+
+    fn add(&mut self, bytes: u64) {
+        self.requests += 1;
+        self.bytes += bytes;
+    }
+
     fn max(self, other: Self) -> Self {
         Self { requests: self.requests.max(other.requests), bytes: self.bytes.max(other.bytes) }
     }

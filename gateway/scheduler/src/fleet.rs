@@ -6,7 +6,9 @@ use std::{
 };
 
 use crate::{
-    Generation, ModelId, ModelSettings, ReplicaId, ReplicaState, Timestamp,
+    Generation, Load, ModelId, ModelSettings, PolicySettings, ReplicaId, ReplicaState, SessionId, Settings, Timestamp,
+    detector::{self, Detector, Saturation, Share},
+    placement::{self, Room, Spot},
     policy::{Passed, Standing},
     queue::Slot,
 };
@@ -32,6 +34,12 @@ pub(crate) struct Model {
     /// None when it is no longer configured.
     pub(crate) settings: Option<ModelSettings>,
     pub(crate) replicas: Vec<Replica>,
+    /// How full its replicas are: each by itself, and what those hold together that are ready.
+    detector: Box<dyn Detector>,
+    spots: Vec<Spot>,
+    ready: u64,
+    used: u64,
+    running: u64,
     /// The load that is under way, at most one.
     pub(crate) swap: Option<Swap>,
     /// Whether it is among the resident and among the swapping.
@@ -45,6 +53,12 @@ pub(crate) struct Replica {
     pub(crate) generation: Generation,
     /// Requests it runs, of this generation.
     pub(crate) running: u32,
+    /// Their tokens, as estimated.
+    pub(crate) tokens: u64,
+    /// What it said of itself.
+    pub(crate) sampled: Sampled,
+    /// What it counts for among the ready replicas of its model: what it holds, and what it runs.
+    counted: Option<(u64, u64)>,
     /// The model's revision when it was loaded.
     pub(crate) revision: u64,
     /// Whether it holds room on this machine while loaded.
@@ -53,12 +67,36 @@ pub(crate) struct Replica {
     pub(crate) idle_since: Timestamp,
     /// From the beginning of its swap to the end of its load.
     pub(crate) made_ready: (Timestamp, Timestamp),
-    /// Failed loads and crashes since it last served a request.
+    /// Failed loads and crashes since it last served a request for good.
     pub(crate) failures: u32,
+    /// When the first request of this load ended.
+    pub(crate) served: Option<Timestamp>,
     /// The `Preload` that it was loaded for.
     pub(crate) preload: Option<u64>,
     /// When to look at it again: for its ttl, or the end of its pause.
     pub(crate) alarm: Option<Timestamp>,
+}
+
+/// What a replica last said of its own work, and what has changed since.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sampled {
+    last: Option<(Timestamp, Load)>,
+    /// Whether that is recent enough to go by.
+    pub(crate) is_fresh: bool,
+    /// Requests that it was sent since, and that still run.
+    pub(crate) since: u32,
+    /// Counts the samples, to tell which requests came after the last.
+    pub(crate) count: u32,
+}
+
+impl Sampled {
+    pub(crate) fn load(&self) -> Option<Load> {
+        self.last.map(|(_, load)| load)
+    }
+
+    fn take(&mut self, load: Load, now: Timestamp) {
+        *self = Self { last: Some((now, load)), is_fresh: true, since: 0, count: self.count.wrapping_add(1) };
+    }
 }
 
 /// A replica that is made ready, from the first stop of another to the first service of whom it was made for.
@@ -92,11 +130,15 @@ impl Replica {
         state: ReplicaState::Stopped,
         generation: Generation(0),
         running: 0,
+        tokens: 0,
+        sampled: Sampled { last: None, is_fresh: false, since: 0, count: 0 },
+        counted: None,
         revision: 0,
         managed: true,
         idle_since: Timestamp::ZERO,
         made_ready: (Timestamp::ZERO, Timestamp::ZERO),
         failures: 0,
+        served: None,
         preload: None,
         alarm: None,
     };
@@ -108,6 +150,13 @@ impl Replica {
 
     pub(crate) fn is_idle(&self) -> bool {
         self.state == ReplicaState::Ready && self.running == 0
+    }
+
+    /// It runs nothing any more, and whatever it does from now on is of another load.
+    pub(crate) fn wipe(&mut self) {
+        self.running = 0;
+        self.tokens = 0;
+        self.sampled = Sampled { count: self.sampled.count.wrapping_add(1), ..Sampled::default() };
     }
 }
 
@@ -122,32 +171,95 @@ impl Model {
         })
     }
 
-    fn ready(&self) -> impl Iterator<Item = usize> + '_ {
-        (0..self.replicas.len())
-            .filter(|&index| self.replicas[index].state == ReplicaState::Ready && self.is_current(index))
-    }
-
-    /// The ready replica with a place free that runs the least.
-    pub(crate) fn place(&self) -> Option<usize> {
-        let limit = self.settings.as_ref()?.concurrency.max(1);
-        self.ready()
-            .filter(|&index| self.replicas[index].running < limit)
-            .min_by_key(|&index| self.replicas[index].running)
+    /// The ready replica for one more request, if one has room.
+    pub(crate) fn place(&self, session: Option<SessionId>) -> Option<usize> {
+        placement::place(&self.spots, session)
     }
 
     /// Whether some replica is ready, be it full.
     pub(crate) fn is_ready(&self) -> bool {
-        self.ready().next().is_some()
+        self.ready > 0
+    }
+
+    /// How full the ready replicas are together.
+    pub(crate) fn saturation(&self) -> Saturation {
+        Saturation {
+            used: self.used,
+            capacity: self.ready * self.detector.capacity(),
+            one: self.detector.one(self.used, self.running),
+        }
+    }
+
+    /// Takes in what a replica says of itself.
+    pub(crate) fn sample(&mut self, index: usize, load: Load, now: Timestamp) {
+        self.replicas[index].sampled.take(load, now);
+    }
+
+    /// Until when a replica's last sample can be gone by, if it can.
+    pub(crate) fn fresh_until(&self, index: usize) -> Option<Timestamp> {
+        let replica = &self.replicas[index];
+        let (sampled, _) = replica.sampled.last.filter(|_| replica.state == ReplicaState::Ready)?;
+        Some(sampled + self.detector.staleness()?)
+    }
+
+    /// Measures a replica anew.
+    fn measure(&mut self, index: usize, now: Timestamp) {
+        let is_fresh = self.fresh_until(index).is_some_and(|until| now < until);
+        self.replicas[index].sampled.is_fresh = is_fresh;
+        let replica = &self.replicas[index];
+        let settings =
+            self.settings.as_ref().filter(|_| replica.state == ReplicaState::Ready && self.is_current(index));
+        let (counted, spot) = match settings {
+            None => (None, Spot::ABSENT),
+            Some(settings) => {
+                let used = self.detector.used(replica);
+                let is_full = replica.running >= settings.concurrency.max(1);
+                let room = if !is_full && self.detector.staleness().is_some() && !is_fresh {
+                    Room::Unsure
+                } else if is_full || used >= self.most(settings.headroom) {
+                    Room::Full
+                } else {
+                    Room::Free
+                };
+                (Some((used, replica.running.into())), Spot { load: self.detector.load(replica), room })
+            }
+        };
+        self.spots[index] = spot;
+        let (before, (used, running)) = (self.replicas[index].counted, counted.unwrap_or_default());
+        let (used_before, running_before) = before.unwrap_or_default();
+        self.ready = self.ready + u64::from(counted.is_some()) - u64::from(before.is_some());
+        self.used = self.used + used - used_before;
+        self.running = self.running + running - running_before;
+        self.replicas[index].counted = counted;
+    }
+
+    /// What one replica may hold while the others have room.
+    fn most(&self, headroom: f64) -> u64 {
+        let capacity = self.detector.capacity();
+        let more = u128::from(capacity) * u128::from(Share::new(headroom).millionths()) / 1_000_000;
+        capacity.saturating_add(u64::try_from(more).unwrap_or(u64::MAX))
+    }
+
+    /// Whether it is a pool of servers that are there whether asked for or not: remote, and more than one. Each of them
+    /// is checked by itself and for nobody in particular, and checked again when it has failed.
+    pub(crate) fn is_pool(&self) -> bool {
+        self.settings.as_ref().is_some_and(|settings| !settings.managed && settings.replicas > 1)
     }
 
     /// The first replica that could be loaded now.
     pub(crate) fn loadable(&self, now: Timestamp) -> Option<usize> {
-        let count = self.settings.as_ref()?.replicas.max(1) as usize;
-        self.replicas.iter().take(count).position(|replica| match replica.state {
-            ReplicaState::Stopped => true,
-            ReplicaState::Failed { until } => until <= now,
-            ReplicaState::Loading | ReplicaState::Ready | ReplicaState::Stopping => false,
-        })
+        (0..self.replicas.len()).find(|&index| self.can_be_loaded(index, now))
+    }
+
+    /// Whether a replica could be loaded now, room aside.
+    pub(crate) fn can_be_loaded(&self, index: usize, now: Timestamp) -> bool {
+        let count = self.settings.as_ref().map_or(0, |settings| settings.replicas.max(1) as usize);
+        index < count
+            && match self.replicas[index].state {
+                ReplicaState::Stopped => true,
+                ReplicaState::Failed { until } => until <= now,
+                ReplicaState::Loading | ReplicaState::Ready | ReplicaState::Stopping => false,
+            }
     }
 
     /// Whether it may be evicted now: it runs nothing, and no request owns its load.
@@ -183,8 +295,11 @@ impl Model {
         if self.settings.is_none() {
             return Standing::Blocked;
         }
-        if self.place().is_some() {
+        if self.place(None).is_some() {
             return Standing::Ready;
+        }
+        if self.is_pool() {
+            return Standing::Blocked;
         }
         match &self.swap {
             Some(swap) if swap.phase != Phase::Pinned => {
@@ -209,19 +324,36 @@ impl Model {
 
 impl Fleet {
     /// Takes over the configured models; the others lose their settings.
-    pub(crate) fn configure(&mut self, settings: &BTreeMap<ModelId, ModelSettings>) {
+    pub(crate) fn configure(&mut self, settings: &Settings) {
         for model in &mut self.models {
             model.settings = None;
         }
-        for (&id, settings) in settings {
+        for (&id, model_settings) in &settings.models {
+            let detector = match settings.policy {
+                PolicySettings::Flow(_) => detector::build(model_settings),
+                PolicySettings::Serial(_) | PolicySettings::Fifo(_) => detector::places(model_settings),
+            };
             let ix = *self.by_id.entry(id).or_insert_with(|| {
-                self.models.push(Model { id, settings: None, replicas: Vec::new(), swap: None, noted: (false, false) });
+                self.models.push(Model {
+                    id,
+                    settings: None,
+                    replicas: Vec::new(),
+                    detector: detector::places(model_settings),
+                    spots: Vec::new(),
+                    ready: 0,
+                    used: 0,
+                    running: 0,
+                    swap: None,
+                    noted: (false, false),
+                });
                 self.models.len() - 1
             });
             let model = &mut self.models[ix];
-            let count = model.replicas.len().max(settings.replicas.max(1) as usize);
+            let count = model.replicas.len().max(model_settings.replicas.max(1) as usize);
             model.replicas.resize(count, Replica::NEW);
-            model.settings = Some(settings.clone());
+            model.spots.resize(count, Spot::ABSENT);
+            model.settings = Some(model_settings.clone());
+            model.detector = detector;
         }
     }
 
@@ -253,6 +385,11 @@ impl Fleet {
 
     pub(crate) fn get_mut(&mut self, model: ModelIx) -> &mut Model {
         &mut self.models[model]
+    }
+
+    /// Keeps what a model's replicas hold together in step; call after every change of what one of them does.
+    pub(crate) fn measure(&mut self, ix: ModelIx, index: usize, now: Timestamp) {
+        self.models[ix].measure(index, now);
     }
 
     /// Keeps the sets of models in step; call after every change of a replica's state or a swap.

@@ -7,10 +7,12 @@
 
 mod action;
 mod admission;
+mod detector;
 mod event;
 mod eviction;
 mod fleet;
 mod ids;
+mod placement;
 mod policy;
 mod priority;
 mod queue;

@@ -9,8 +9,10 @@ mod swap;
 use std::collections::{BTreeSet, VecDeque};
 
 use crate::{
-    Action, Event, Generation, ModelId, Outcome, Priority, ReplicaId, Request, RequestId, Settings, Timestamp,
+    Action, Event, Generation, Load, ModelId, Outcome, PolicySettings, Priority, ReplicaId, Request, RequestId,
+    Settings, Timestamp, Usage,
     admission::{Backlog, Verdict},
+    detector::Share,
     eviction::{self, Eviction},
     fleet::{Fleet, ModelIx},
     policy::{self, ModelTraits, Policy},
@@ -45,14 +47,14 @@ impl Scheduler {
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         let mut fleet = Fleet::default();
-        fleet.configure(&settings.models);
+        fleet.configure(&settings);
         let eviction = eviction::build(&settings.eviction);
         let mut scheduler = Self {
             now: Timestamp::ZERO,
             requests: Requests::default(),
             backlog: Backlog::default(),
             gate: gate::Gate::default(),
-            policy: policy::build(&settings.policy, &traits(&fleet, &*eviction)),
+            policy: policy::build(&settings.policy, &traits(&settings.policy, &fleet, &*eviction)),
             fleet,
             eviction,
             round: dispatch::Round::default(),
@@ -81,11 +83,12 @@ impl Scheduler {
         if let Event::Cancel { id } = event {
             self.cancel(id);
         }
+        self.policy.advance(&mut self.requests, self.now);
         self.expire();
         self.unpark();
         match event {
             Event::Arrive(request) => self.arrive(&request),
-            Event::Finished { id, usage: _ } => self.finished(id),
+            Event::Finished { id, usage } => self.finished(id, usage),
             Event::LoadDone { replica, generation, ok } => self.load_done(replica, generation, ok),
             Event::StopDone { replica, generation } => self.stop_done(replica, generation),
             Event::Exited { replica, generation } => self.exited(replica, generation),
@@ -93,7 +96,8 @@ impl Scheduler {
             Event::Preload { models } => self.preload(&models),
             Event::Reconfigure(settings) => self.reconfigure(*settings),
             Event::Drain => self.begin_drain(),
-            Event::Cancel { .. } | Event::Sample { .. } | Event::Tick => {}
+            Event::Sample { replica, generation, load } => self.sampled(replica, generation, load),
+            Event::Cancel { .. } | Event::Tick => {}
         }
         self.unpark();
         self.ring_alarms();
@@ -147,10 +151,17 @@ impl Scheduler {
     pub fn pools(&self) -> impl Iterator<Item = PoolView> + '_ {
         self.fleet.sorted().filter(|model| model.settings.is_some()).map(|model| PoolView {
             model: model.id,
-            saturation: None,
-            levels: Vec::new(),
-            held: [0; 3],
+            saturation: model.saturation().share().map(Share::as_f64),
+            levels: self.policy.levels(self.fleet.ix(model.id)),
+            held: self.policy.held(self.fleet.ix(model.id)),
         })
+    }
+
+    /// How many flows are remembered, and how many levels of priority with them (`flow`). Both are bounded, whoever
+    /// comes and goes.
+    #[must_use]
+    pub fn remembered(&self) -> (usize, usize) {
+        self.policy.remembered()
     }
 
     fn arrive(&mut self, request: &Request) {
@@ -171,13 +182,14 @@ impl Scheduler {
         self.backlog.add(&self.settings.admission, &mut self.requests, slot, self.now);
         self.enter(slot, request.caller.as_ref());
         let verdict = self.backlog.judge(&self.settings.admission, &self.requests, slot);
-        if verdict != Verdict::Fits || self.gate.is_over(&self.requests[slot]) {
-            self.admit(slot);
+        let may_be_shed = self.settings.admission.shed_when_saturated && request.priority.is_sheddable();
+        if verdict != Verdict::Fits || self.gate.is_over(&self.requests[slot]) || may_be_shed {
+            self.admit(slot, may_be_shed);
         }
     }
 
-    /// Decides about an arrival that a bound is too small for.
-    fn admit(&mut self, slot: Slot) {
+    /// Decides about an arrival that a bound is too small for, or that may not wait for a saturated model.
+    fn admit(&mut self, slot: Slot, may_be_shed: bool) {
         // Bounds are for what waits: if it can go at once, it may.
         self.dispatch_round(false);
         if !self.requests[slot].is_waiting() {
@@ -185,6 +197,11 @@ impl Scheduler {
         }
         if self.gate.is_over(&self.requests[slot]) {
             self.reject(slot, Outcome::RejectedLimit);
+            return;
+        }
+        let Entry { model, priority, .. } = self.requests[slot];
+        if may_be_shed && self.policy.is_saturated(model, priority) {
+            self.reject(slot, Outcome::RejectedShed);
             return;
         }
         match self.backlog.judge(&self.settings.admission, &self.requests, slot) {
@@ -203,25 +220,44 @@ impl Scheduler {
             Some(slot) if self.requests[slot].is_waiting() => {
                 self.forget(slot);
             }
-            _ => self.finished(id),
+            _ => self.finished(id, Usage::default()),
         }
     }
 
-    fn finished(&mut self, id: RequestId) {
+    fn finished(&mut self, id: RequestId, usage: Usage) {
         let Some(slot) = self.requests.find(id) else { return };
         let Stage::Running(run) = self.requests[slot].stage else { return };
         let entry = self.requests.remove(slot);
         self.gate.end(&entry);
+        self.policy.finished(&self.requests, &entry, run.charge, usage);
         let model = entry.model;
         self.running -= 1;
         self.running_slots -= u64::from(run.takes_slot);
-        let replica = &mut self.fleet.get_mut(model).replicas[run.replica as usize];
+        let index = run.replica as usize;
+        let replica = &mut self.fleet.get_mut(model).replicas[index];
         // The count of a load that is gone went with it.
         if replica.generation == run.generation && replica.is_up() {
             replica.running -= 1;
-            replica.failures = 0;
+            replica.tokens -= run.charge.tokens;
+            // The next sample will not count it, and the last one did not.
+            replica.sampled.since -= u32::from(run.samples == replica.sampled.count);
+            replica.served.get_or_insert(self.now);
             replica.idle_since = self.now;
-            self.refresh(model);
+            if self.policy.head(model).is_some() {
+                self.touch(model, index);
+            } else {
+                // Nobody waits: the ttl of the others may run again.
+                self.refresh(model);
+            }
+        }
+    }
+
+    /// A replica says how it fares.
+    fn sampled(&mut self, replica: ReplicaId, generation: Generation, load: Load) {
+        let Some((model, index)) = self.fleet.find_load(replica, generation) else { return };
+        if self.fleet[model].replicas[index].state == ReplicaState::Ready {
+            self.fleet.get_mut(model).sample(index, load, self.now);
+            self.touch(model, index);
         }
     }
 
@@ -247,18 +283,13 @@ impl Scheduler {
         self.actions.push_back(Action::Reject { id, outcome, waited, retry_after });
     }
 
-    /// Takes a request out of everything that concerns only those who wait.
-    fn leave_queue(&mut self, slot: Slot) {
+    /// Forgets a waiting request that will not go.
+    fn forget(&mut self, slot: Slot) -> Entry {
         if !self.requests[slot].is_parked() {
             self.policy.remove(&mut self.requests, slot);
         }
         self.backlog.remove(&mut self.requests, slot);
         self.release_swap(slot);
-    }
-
-    /// Forgets a waiting request that will not go.
-    fn forget(&mut self, slot: Slot) -> Entry {
-        self.leave_queue(slot);
         let entry = self.requests.remove(slot);
         self.gate.leave(&entry, slot);
         if self.policy.head(entry.model).is_none() {
@@ -270,7 +301,10 @@ impl Scheduler {
 
     /// Builds the policy anew and queues everybody who waits and is not parked, in arrival order.
     fn rebuild_policy(&mut self) {
-        self.policy = policy::build(&self.settings.policy, &traits(&self.fleet, &*self.eviction));
+        self.policy =
+            policy::build(&self.settings.policy, &traits(&self.settings.policy, &self.fleet, &*self.eviction));
+        self.requests.settle_charges();
+        self.policy.advance(&mut self.requests, self.now);
         let mut waiting = self.requests.waiting();
         waiting.retain(|&slot| !self.requests[slot].is_parked());
         for slot in waiting {
@@ -279,13 +313,18 @@ impl Scheduler {
     }
 }
 
-fn traits(fleet: &Fleet, eviction: &dyn Eviction) -> Vec<ModelTraits> {
+fn traits(policy: &PolicySettings, fleet: &Fleet, eviction: &dyn Eviction) -> Vec<ModelTraits> {
     let traits = |model: &crate::fleet::Model| ModelTraits {
         id: model.id,
         takes_slot: model.takes_slot(),
         class: model.is_managed().then(|| eviction.class(model.id)),
+        domain: 0,
     };
-    fleet.iter().map(traits).collect()
+    let mut traits: Vec<_> = fleet.iter().map(traits).collect();
+    if let PolicySettings::Flow(_) = policy {
+        eviction::domains(eviction, &mut traits);
+    }
+    traits
 }
 
 /// What waits in one band.

@@ -115,7 +115,7 @@ pub struct LevelSettings {
     /// Which of that tenant's requests.
     pub ordering: OrderingSettings,
     /// The saturation of a model's servers, 0 to 1, from which on none of the level is dispatched to them; none for what
-    /// [`FlowSettings::ceilings`] says.
+    /// [`FlowSettings::ceilings`] says. A level's own ceiling holds for all below it, too. Above 0.
     pub ceiling: Option<f64>,
 }
 
@@ -160,9 +160,10 @@ pub enum CeilingSettings {
         /// What is linear.
         by: HoldbackScale,
     },
-    /// As `Holdback` while the higher levels are busy; opens towards `greatest` in proportion to how idle they are.
+    /// Keeps as much free as the higher levels are likely to need before the next place becomes free, by how fast their
+    /// requests came and how fast requests ended lately; never more than `Holdback` would, and nothing while they are idle.
     Adaptive {
-        /// Of the lowest level, while the higher ones are busy.
+        /// Of the lowest level, at the least.
         least: f64,
         /// Of the highest level, and of every level while the higher ones are idle.
         greatest: f64,
@@ -179,7 +180,8 @@ impl Default for CeilingSettings {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum HoldbackScale {
-    /// The level's place among those that are configured or in use.
+    /// The level's place among those that are configured; one that is not has the place of the next below. Where none is
+    /// configured, the places are those of `batch`, `normal` and `interactive`.
     #[default]
     Rank,
     /// The level's priority.
@@ -300,8 +302,12 @@ impl Default for BackoffSettings {
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ModelSettings {
-    /// How many replicas it has; at least 1. One is loaded for the first request; each other when all that are ready are
-    /// full and it fits without sending anyone away. Requests go to the one that runs the least.
+    /// How many replicas it has; at least 1. Requests go to the least loaded of those that are ready; those of one session
+    /// to the same, as long as that one has no more than 5/4 of the mean.
+    ///
+    /// Of a managed model one is loaded for the first request; each other when all that are ready are full and it fits
+    /// without sending anyone away. Several replicas of a remote model are a pool: each is checked from the start, asked
+    /// for or not, and again after the pause when it has failed.
     pub replicas: u32,
     /// Requests that one replica runs at once; at least 1. Bounds what runs, not what waits.
     pub concurrency: u32,
@@ -320,12 +326,12 @@ pub struct ModelSettings {
     /// How full its replicas are (`flow`).
     #[cfg_attr(feature = "serde", serde(default))]
     pub detector: DetectorSettings,
-    /// The part of a replica's capacity by which a single replica may be over it while others are below (`flow`).
+    /// The part of a replica's capacity by which it may be over it, while all together are below the ceiling (`flow`).
     #[cfg_attr(feature = "serde", serde(default))]
     pub headroom: f64,
 }
 
-/// What tells how full a model's replicas are: 0 empty, 1 full. Without a ready replica it is 1.
+/// What tells how full a model's ready replicas are: 0 empty, 1 full (`flow`). While none is ready, no ceiling holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum DetectorSettings {
@@ -343,8 +349,8 @@ pub enum DetectorSettings {
         tokens: u64,
     },
     /// What the replicas say of themselves in [`crate::Event::Sample`], with what was dispatched since: the mean over
-    /// them of the greater of waiting over `queue_depth` and KV use over `kv_cache`. One whose sample is missing or older
-    /// than `staleness` counts as full.
+    /// them of the greater of waiting over `queue_depth` and KV use over `kv_cache`, at most 1 each. One whose sample is
+    /// missing or older than `staleness` counts as full, and gets nothing while another has room.
     Utilization {
         /// Requests in a replica's own queue that make it full; at least 1.
         queue_depth: u32,

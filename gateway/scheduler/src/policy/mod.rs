@@ -4,16 +4,19 @@
 //! [`Standing`]. What a candidate needs (a place on a replica, a swap) and whether it gets it is the dispatcher's part.
 //! Another policy is another file here and one line in [`build`].
 
+mod board;
 mod fifo;
+mod flow;
 mod scored;
 mod serial;
 
 use std::fmt;
 
 use crate::{
-    ModelId, PolicySettings, RequestId, Timestamp,
+    FlowDecision, LevelView, ModelId, PolicySettings, Priority, RequestId, Timestamp, Usage,
+    detector::Saturation,
     fleet::ModelIx,
-    queue::{Requests, Slot},
+    queue::{Charge, Entry, Requests, Slot},
 };
 
 /// What stands between a model's waiting requests and a replica.
@@ -58,6 +61,8 @@ pub(crate) struct ModelTraits {
     pub(crate) takes_slot: bool,
     /// Models of one class need the same replicas to leave; none for a model that needs nobody to leave.
     pub(crate) class: Option<usize>,
+    /// Models of different domains are never in each other's way.
+    pub(crate) domain: usize,
 }
 
 /// An order among waiting requests.
@@ -74,8 +79,8 @@ pub(crate) trait Policy: fmt::Debug + Send + Sync {
     /// A request no longer waits.
     fn remove(&mut self, requests: &mut Requests, slot: Slot);
 
-    /// The standing of a model changed. Every model starts as [`Standing::Blocked`].
-    fn set_standing(&mut self, requests: &Requests, model: ModelIx, standing: Standing);
+    /// The standing of a model changed, or how full its replicas are. Every model starts as [`Standing::Blocked`].
+    fn set_standing(&mut self, requests: &Requests, model: ModelIx, standing: Standing, saturation: Saturation);
 
     /// The best candidate that is not set aside. Without `slot_free` only models that take no slot count.
     fn best(&self, slot_free: bool) -> Option<Candidate>;
@@ -97,6 +102,47 @@ pub(crate) trait Policy: fmt::Debug + Send + Sync {
 
     /// Who would be the best candidate in place of the one that is.
     fn passed_by(&self, requests: &Requests, candidate: Candidate) -> Passed;
+
+    /// Time has passed.
+    fn advance(&mut self, _requests: &mut Requests, _now: Timestamp) {}
+
+    /// What a waiting request is taken to need, if it goes now.
+    fn charge(&self, _requests: &Requests, _slot: Slot) -> Charge {
+        Charge::default()
+    }
+
+    /// A request no longer waits, for it has gone, and is charged for.
+    fn dispatched(&mut self, requests: &mut Requests, slot: Slot, _charge: Charge) {
+        self.remove(requests, slot);
+    }
+
+    /// A request that was dispatched has ended.
+    fn finished(&mut self, _requests: &Requests, _entry: &Entry, _charge: Charge, _usage: Usage) {}
+
+    /// Whether a model's replicas are so full that a request of this priority has to wait.
+    fn is_saturated(&self, _model: ModelIx, _priority: Priority) -> bool {
+        false
+    }
+
+    /// The account of a waiting request, as of now.
+    fn account(&self, _requests: &Requests, _slot: Slot) -> Option<FlowDecision> {
+        None
+    }
+
+    /// What waits for a model, by level.
+    fn levels(&self, _model: ModelIx) -> Vec<LevelView> {
+        Vec::new()
+    }
+
+    /// How often requests for a model came up against their ceiling, by band.
+    fn held(&self, _model: ModelIx) -> [u64; 3] {
+        [0; 3]
+    }
+
+    /// How many flows are remembered, and how many levels.
+    fn remembered(&self) -> (usize, usize) {
+        (0, 0)
+    }
 }
 
 /// The policy that the settings ask for, with nobody waiting.
@@ -104,6 +150,6 @@ pub(crate) fn build(settings: &PolicySettings, models: &[ModelTraits]) -> Box<dy
     match settings {
         PolicySettings::Serial(settings) => Box::new(scored::Scored::new(serial::order(settings), models)),
         PolicySettings::Fifo(settings) => Box::new(scored::Scored::new(fifo::order(settings), models)),
-        PolicySettings::Flow(_) => Box::new(scored::Scored::new(fifo::order(&Default::default()), models)),
+        PolicySettings::Flow(settings) => Box::new(flow::Flow::new(settings, models)),
     }
 }

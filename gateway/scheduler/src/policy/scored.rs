@@ -10,9 +10,10 @@ use std::{
     num::NonZeroU64,
 };
 
-use super::{Candidate, ModelTraits, Passed, Policy, Standing, Terms};
+use super::{Candidate, ModelTraits, Passed, Policy, Standing, Terms, board::Board};
 use crate::{
     Band, ModelId, Priority, RequestId, Timestamp,
+    detector::Saturation,
     fleet::ModelIx,
     queue::{Chain, Entry, List, Requests, Slot, Tournament},
 };
@@ -76,7 +77,6 @@ pub(super) struct Scored {
     lanes: [Lane; 2],
     /// Who is set aside, to be brought back at the end of the round.
     aside: Vec<ModelIx>,
-    aside_classes: Vec<usize>,
 }
 
 /// The waiting requests of one model.
@@ -90,20 +90,14 @@ struct ModelQueue {
     standing: Standing,
     is_aside: bool,
     is_candidate: bool,
-    /// The best request, and the key under which it stands among the unloaded models of its class.
     best: Option<Slot>,
-    unloaded: Option<Key>,
 }
 
 /// The candidates, one for each model: its best request.
 #[derive(Debug)]
 struct Lane {
-    /// Ready models, affinity included.
-    ready: Tournament<Key>,
-    /// Unloaded models by class, and the best of each class. The last class is for models that conflict with nobody.
-    unloaded: Vec<BTreeSet<(Key, ModelIx)>>,
-    classes: Tournament<Key>,
-    class_aside: Vec<bool>,
+    /// Affinity included.
+    board: Board<Key>,
     /// To tell who was passed over: all candidates as they would stand without aging; and the ready ones to whom
     /// affinity gives less than to others, as they would stand without it.
     ageless: Tournament<Key>,
@@ -111,35 +105,17 @@ struct Lane {
 }
 
 impl Lane {
-    fn new(models: usize, classes: usize) -> Self {
+    fn new(models: &[ModelTraits]) -> Self {
         Self {
-            ready: Tournament::new(models, Key::NONE),
-            unloaded: vec![BTreeSet::new(); classes],
-            classes: Tournament::new(classes, Key::NONE),
-            class_aside: vec![false; classes],
-            ageless: Tournament::new(models, Key::NONE),
-            curbed: Tournament::new(models, Key::NONE),
+            board: Board::new(models, Key::NONE),
+            ageless: Tournament::new(models.len(), Key::NONE),
+            curbed: Tournament::new(models.len(), Key::NONE),
         }
-    }
-
-    fn best(&self) -> Option<(Key, ModelIx, Standing)> {
-        let ready = self.ready.best().map(|(model, key)| (key, model, Standing::Ready));
-        let unloaded = self
-            .classes
-            .best()
-            .and_then(|(class, _)| self.unloaded[class].last().map(|&(key, model)| (key, model, Standing::Unloaded)));
-        ready.into_iter().chain(unloaded).max_by_key(|&(key, ..)| key)
-    }
-
-    fn update_class(&mut self, class: usize) {
-        let best = self.unloaded[class].last().map(|&(key, _)| key).filter(|_| !self.class_aside[class]);
-        self.classes.set(class, best);
     }
 }
 
 impl Scored {
     pub(super) fn new(order: Order, models: &[ModelTraits]) -> Self {
-        let classes = models.iter().filter_map(|model| model.class).max().map_or(1, |class| class + 2);
         let queues = models.iter().map(|&traits| ModelQueue {
             traits,
             model_priority: order.model_priority.get(&traits.id).copied().unwrap_or(0),
@@ -149,15 +125,8 @@ impl Scored {
             is_aside: false,
             is_candidate: false,
             best: None,
-            unloaded: None,
         });
-        Self {
-            models: queues.collect(),
-            lanes: [Lane::new(models.len(), classes), Lane::new(models.len(), classes)],
-            order,
-            aside: Vec::new(),
-            aside_classes: Vec::new(),
-        }
+        Self { models: queues.collect(), lanes: [Lane::new(models), Lane::new(models)], order, aside: Vec::new() }
     }
 
     /// A request's place in the order, affinity left out.
@@ -198,8 +167,7 @@ impl Scored {
             self.models[model].best = best;
             return;
         }
-        let mut ready = None;
-        let mut unloaded = None;
+        let mut candidate = None;
         let mut curbed = None;
         let mut ageless = None;
         if let (Some(slot), true) = (best, is_candidate) {
@@ -207,10 +175,10 @@ impl Scored {
             let key = self.key(entry);
             if queue.standing == Standing::Ready {
                 let affinity = self.order.affinity(entry.priority);
-                ready = Some(key.plus(i128::from(affinity) * self.order.unit()));
+                candidate = Some((Standing::Ready, key.plus(i128::from(affinity) * self.order.unit())));
                 curbed = (affinity < self.order.affinity).then_some(key);
             } else {
-                unloaded = Some(key);
+                candidate = Some((queue.standing, key));
             }
             ageless = if self.order.ages() { self.ageless(requests, queue) } else { None };
         }
@@ -219,20 +187,9 @@ impl Scored {
         queue.best = best;
         queue.is_candidate = is_candidate;
         let lane = &mut self.lanes[usize::from(queue.traits.takes_slot)];
-        lane.ready.set(model, ready);
+        lane.board.set(model, candidate);
         lane.curbed.set(model, curbed);
         lane.ageless.set(model, ageless);
-        if queue.unloaded != unloaded {
-            let class = queue.traits.class.unwrap_or(lane.unloaded.len() - 1);
-            if let Some(old) = queue.unloaded {
-                lane.unloaded[class].remove(&(old, model));
-            }
-            if let Some(new) = unloaded {
-                lane.unloaded[class].insert((new, model));
-            }
-            queue.unloaded = unloaded;
-            lane.update_class(class);
-        }
     }
 }
 
@@ -285,7 +242,7 @@ impl Policy for Scored {
         self.update(requests, model);
     }
 
-    fn set_standing(&mut self, requests: &Requests, model: ModelIx, standing: Standing) {
+    fn set_standing(&mut self, requests: &Requests, model: ModelIx, standing: Standing, _saturation: Saturation) {
         if self.models[model].standing != standing {
             self.models[model].standing = standing;
             self.update(requests, model);
@@ -294,7 +251,7 @@ impl Policy for Scored {
 
     fn best(&self, slot_free: bool) -> Option<Candidate> {
         let [without_slot, with_slot] = &self.lanes;
-        let best = without_slot.best().into_iter().chain(with_slot.best().filter(|_| slot_free));
+        let best = without_slot.board.best().into_iter().chain(with_slot.board.best().filter(|_| slot_free));
         let (_, model, standing) = best.max_by_key(|&(key, ..)| key)?;
         let slot = self.models[model].best?;
         Some(Candidate { slot, model, standing })
@@ -311,10 +268,8 @@ impl Policy for Scored {
     }
 
     fn set_aside_class(&mut self, class: usize) {
-        self.aside_classes.push(class);
         for lane in &mut self.lanes {
-            lane.class_aside[class] = true;
-            lane.update_class(class);
+            lane.board.set_aside_class(class);
         }
     }
 
@@ -323,11 +278,8 @@ impl Policy for Scored {
             self.models[model].is_aside = false;
             self.update(requests, model);
         }
-        while let Some(class) = self.aside_classes.pop() {
-            for lane in &mut self.lanes {
-                lane.class_aside[class] = false;
-                lane.update_class(class);
-            }
+        for lane in &mut self.lanes {
+            lane.board.end_round();
         }
     }
 
@@ -354,7 +306,7 @@ impl Policy for Scored {
             return Passed { by_aging, by_affinity: None };
         }
         // Without affinity it could lose only to one that has less of it: an unloaded model's, or a curbed one.
-        let without_affinity = [Some(self.key(picked)), key_of(lane.classes.best()), key_of(lane.curbed.best())];
+        let without_affinity = [Some(self.key(picked)), lane.board.best_unloaded(), key_of(lane.curbed.best())];
         Passed {
             by_aging: other(key_of(lane.ageless.best())),
             by_affinity: other(without_affinity.into_iter().flatten().max()),

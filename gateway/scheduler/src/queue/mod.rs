@@ -7,5 +7,5 @@ mod tournament;
 
 pub(crate) use arrivals::Arrivals;
 pub(crate) use list::{Chain, List};
-pub(crate) use requests::{Entry, Requests, Running, Slot, Stage};
+pub(crate) use requests::{Charge, Entry, Requests, Running, Slot, Stage};
 pub(crate) use tournament::Tournament;

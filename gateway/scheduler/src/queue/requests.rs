@@ -1,12 +1,12 @@
 //! The store of every request the scheduler knows: those that wait and those that run.
 
-use std::{ops::Index, time::Duration};
+use std::{num::NonZeroU32, ops::Index, time::Duration};
 
 use hashbrown::HashTable;
 use slab::Slab;
 
 use super::list::{Chain, Link};
-use crate::{CallerId, Generation, Priority, Request, RequestId, Timestamp, fleet::ModelIx};
+use crate::{CallerId, Generation, Priority, Request, RequestId, SessionId, TenantId, Timestamp, fleet::ModelIx};
 
 /// The place of a request in the store; reused once the request is forgotten.
 pub(crate) type Slot = u32;
@@ -26,6 +26,16 @@ pub(crate) struct Entry {
     pub(crate) stage: Stage,
     /// Whose it is, where that limits it.
     pub(crate) caller: Option<CallerId>,
+    /// Whom it is for.
+    pub(crate) tenant: TenantId,
+    pub(crate) session: Option<SessionId>,
+    /// When its first token is due.
+    pub(crate) goal: Option<Timestamp>,
+    /// Tokens in, and the most out; what is more than these can hold counts as the most they can.
+    pub(crate) prompt_tokens: u32,
+    pub(crate) max_tokens: u32,
+    /// The queue that it waits in, in terms of the policy.
+    pub(crate) queue: u32,
     pub(super) links: [Link; Chain::COUNT],
 }
 
@@ -46,6 +56,21 @@ pub(crate) struct Running {
     pub(crate) generation: Generation,
     /// Whether it holds one of the policy's slots.
     pub(crate) takes_slot: bool,
+    /// How many samples its replica had given.
+    pub(crate) samples: u32,
+    /// What the policy expects of it.
+    pub(crate) charge: Charge,
+}
+
+/// What a request was taken to need when it was dispatched.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Charge {
+    /// Who pays for it, in terms of the policy that it was dispatched by.
+    pub(crate) payer: Option<NonZeroU32>,
+    /// Tokens out.
+    pub(crate) output: u32,
+    /// Tokens in and out.
+    pub(crate) tokens: u64,
 }
 
 impl Entry {
@@ -83,6 +108,12 @@ impl Requests {
             expires: None,
             stage: Stage::Waiting,
             caller: request.caller.as_ref().map(|caller| caller.id),
+            tenant: request.tenant,
+            session: request.session,
+            goal: request.ttft_goal.map(|goal| arrived + goal),
+            prompt_tokens: u32::try_from(request.prompt_tokens).unwrap_or(u32::MAX),
+            max_tokens: request.max_tokens.and_then(|most| u32::try_from(most).ok()).unwrap_or(u32::MAX),
+            queue: 0,
             links: Default::default(),
         };
         let slot = Slot::try_from(self.entries.insert(entry)).expect("fewer than 2^32 requests fit into memory");
@@ -111,6 +142,15 @@ impl Requests {
         let mut slots: Vec<_> = waiting.map(|(slot, _)| slot as Slot).collect();
         slots.sort_unstable_by_key(|&slot| self[slot].id);
         slots
+    }
+
+    /// Whoever runs is paid for: the next policy does not know those who did.
+    pub(crate) fn settle_charges(&mut self) {
+        for (_, entry) in &mut self.entries {
+            if let Stage::Running(run) = &mut entry.stage {
+                run.charge.payer = None;
+            }
+        }
     }
 
     pub(crate) fn get_mut(&mut self, slot: Slot) -> &mut Entry {

@@ -204,23 +204,28 @@ impl Scheduler {
     /// Sends a waiting request to a replica of its model. False if there is no place.
     pub(super) fn dispatch(&mut self, slot: Slot, affinity: bool, passed: Passed) -> bool {
         let model = self.requests[slot].model;
-        let Some(index) = self.fleet[model].place() else { return false };
+        let Some(index) = self.fleet[model].place(self.requests[slot].session) else { return false };
         let decision = self.decide(slot, index, affinity, passed);
         let takes_slot = self.fleet[model].takes_slot();
         self.running += 1;
         self.running_slots += u64::from(takes_slot);
+        let charge = self.policy.charge(&self.requests, slot);
         let replica = &mut self.fleet.get_mut(model).replicas[index];
         replica.running += 1;
-        let generation = replica.generation;
+        replica.tokens += charge.tokens;
+        replica.sampled.since += 1;
+        let (generation, samples) = (replica.generation, replica.sampled.count);
         // Before the request leaves the queue: the policy need not look for the next of a model that is full.
-        self.refresh(model);
-        self.leave_queue(slot);
+        self.touch(model, index);
+        self.policy.dispatched(&mut self.requests, slot, charge);
+        self.backlog.remove(&mut self.requests, slot);
+        self.release_swap(slot);
         self.gate.start(&self.requests[slot], slot);
         if decision.waited > Default::default() {
             self.backlog.drained_one(self.now);
         }
         let entry = self.requests.get_mut(slot);
-        entry.stage = Stage::Running(Running { replica: index as u32, generation, takes_slot });
+        entry.stage = Stage::Running(Running { replica: index as u32, generation, takes_slot, samples, charge });
         let id = entry.id;
         let replica = self.fleet.replica_id(model, index);
         self.actions.push_back(Action::Dispatch { id, replica, generation, decision });
@@ -247,7 +252,7 @@ impl Scheduler {
             passed_by_aging: passed.by_aging,
             passed_by_affinity: passed.by_affinity,
             still_waiting: self.backlog.requests() - 1,
-            flow: None,
+            flow: self.policy.account(&self.requests, slot),
         }
     }
 }

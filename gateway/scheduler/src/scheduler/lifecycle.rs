@@ -43,11 +43,12 @@ impl Scheduler {
     fn loaded(&mut self, ix: ModelIx, index: usize) {
         let now = self.now;
         let model = self.fleet.get_mut(ix);
-        let begun = model.swap.as_ref().map_or(now, |swap| swap.begun);
+        let begun = model.swap.as_ref().map(|swap| swap.begun);
         let replica = &mut model.replicas[index];
         replica.state = ReplicaState::Ready;
         replica.idle_since = now;
-        replica.made_ready = (begun, now);
+        replica.made_ready = (begun.unwrap_or(replica.made_ready.0), now);
+        replica.served = None;
         let claim = model.swap.as_mut().and_then(|swap| {
             swap.phase = Phase::Pinned;
             swap.request.map(|slot| (slot, swap.passed))
@@ -69,12 +70,22 @@ impl Scheduler {
         let model = self.fleet.get_mut(ix);
         let replica = &mut model.replicas[index];
         let was_loading = replica.state == ReplicaState::Loading;
+        // What ends in the moment of a crash was not served.
+        if replica.served.take().is_some_and(|served| now.since(served) >= backoff.initial) {
+            replica.failures = 0;
+        }
         replica.failures = replica.failures.saturating_add(1);
         replica.state = ReplicaState::Failed { until: now + backoff.pause(replica.failures) };
-        replica.running = 0;
+        replica.wipe();
         let mine = model.swap.take_if(|swap| swap.replica as usize == index && swap.phase != Phase::Evicting);
+        let owner = if model.is_pool() {
+            // Nobody in particular: as long as another may serve them, all wait.
+            if model.is_loaded() { None } else { self.policy.head(ix) }
+        } else {
+            mine.and_then(|swap| swap.request)
+        };
         self.refresh(ix);
-        if was_loading && let Some(slot) = mine.and_then(|swap| swap.request) {
+        if was_loading && let Some(slot) = owner {
             self.reject(slot, Outcome::LoadFailed);
         }
     }
@@ -82,7 +93,7 @@ impl Scheduler {
     fn stopped(&mut self, ix: ModelIx, index: usize) {
         let replica = &mut self.fleet.get_mut(ix).replicas[index];
         replica.state = ReplicaState::Stopped;
-        replica.running = 0;
+        replica.wipe();
         self.refresh(ix);
         self.advance_swaps();
     }
@@ -108,7 +119,11 @@ impl Scheduler {
         self.settings = settings;
         self.eviction = eviction::build(&self.settings.eviction);
         let before: Vec<_> = self.fleet.iter().map(Model::revision).collect();
-        self.fleet.configure(&self.settings.models);
+        self.fleet.configure(&self.settings);
+        for slot in self.requests.waiting() {
+            self.backlog.set_expiry(&self.settings.admission, &mut self.requests, slot);
+        }
+        self.backlog.recount(&self.settings.admission, &self.requests);
         self.rebuild_policy();
         for (ix, before) in before.into_iter().enumerate() {
             if self.fleet[ix].revision() != before {
@@ -118,8 +133,6 @@ impl Scheduler {
         for slot in self.requests.waiting() {
             if self.fleet[self.requests[slot].model].settings.is_none() {
                 self.reject(slot, Outcome::UnknownModel);
-            } else {
-                self.backlog.set_expiry(&self.settings.admission, &mut self.requests, slot);
             }
         }
         for ix in 0..self.fleet.len() {
@@ -152,15 +165,36 @@ impl Scheduler {
     /// Brings all that depends on the state of a model's replicas up to date. Call after every change of it.
     pub(super) fn refresh(&mut self, ix: ModelIx) {
         for index in 0..self.fleet[ix].replicas.len() {
-            if let Some(reason) = self.unwanted(ix, index) {
-                // Comes back here.
-                return self.stop(ix, index, reason);
+            if self.look_at(ix, index) {
+                return;
             }
-            self.arm(ix, index);
         }
+        self.stand(ix);
+    }
+
+    /// The same for a change that concerns one replica alone.
+    pub(super) fn touch(&mut self, ix: ModelIx, index: usize) {
+        if !self.look_at(ix, index) {
+            self.stand(ix);
+        }
+    }
+
+    /// What one replica alone makes necessary. True if that changed its state, and all is up to date.
+    fn look_at(&mut self, ix: ModelIx, index: usize) -> bool {
+        if let Some(reason) = self.unwanted(ix, index) {
+            // Comes back to `refresh`.
+            self.stop(ix, index, reason);
+            return true;
+        }
+        self.fleet.measure(ix, index, self.now);
+        self.arm(ix, index);
+        false
+    }
+
+    fn stand(&mut self, ix: ModelIx) {
         self.fleet.note(ix);
-        let standing = self.fleet[ix].standing(self.now);
-        self.policy.set_standing(&self.requests, ix, standing);
+        let model = &self.fleet[ix];
+        self.policy.set_standing(&self.requests, ix, model.standing(self.now), model.saturation());
     }
 
     /// Why a replica has no further use, if so: what it still runs may finish.
@@ -185,7 +219,11 @@ impl Scheduler {
         let replica = &model.replicas[index];
         let at = match replica.state {
             ReplicaState::Failed { until } if until > self.now => Some(until),
-            _ => self.idle_until(ix, index),
+            _ if self.is_to_be_checked(ix, index) => Some(self.now),
+            _ => {
+                let stale = model.fresh_until(index).filter(|_| replica.sampled.is_fresh);
+                stale.into_iter().chain(self.idle_until(ix, index)).min()
+            }
         };
         let Some(at) = at else { return };
         if replica.alarm.is_none_or(|alarm| alarm > at) {
@@ -201,7 +239,8 @@ impl Scheduler {
         }
     }
 
-    /// Looks at the replicas whose time has come: unloads the idle, and lets the paused be tried again.
+    /// Looks at the replicas whose time has come: unloads the idle, lets the paused be tried again, and no longer goes by
+    /// what was said too long ago.
     pub(super) fn ring_alarms(&mut self) {
         while let Some(&(at, ix, index)) = self.alarms.first()
             && at <= self.now
@@ -210,9 +249,18 @@ impl Scheduler {
             if self.idle_until(ix, index).is_some_and(|until| until <= self.now) {
                 self.stop(ix, index, StopReason::Idle);
             } else {
-                self.refresh(ix);
+                if self.is_to_be_checked(ix, index) {
+                    self.load(ix, index, None);
+                }
+                self.touch(ix, index);
             }
         }
+    }
+
+    /// Whether it belongs to a pool and is to be checked now.
+    fn is_to_be_checked(&self, ix: ModelIx, index: usize) -> bool {
+        let model = &self.fleet[ix];
+        model.is_pool() && model.can_be_loaded(index, self.now) && !self.drain.has_begun()
     }
 
     /// When a replica will have been without requests for its ttl; none while it runs one or one waits for it.

@@ -84,21 +84,31 @@ impl Scheduler {
         if !in_the_way.is_empty() {
             return;
         }
-        let model = self.fleet.get_mut(ix);
-        let (Some(swap), Some(settings)) = (&mut model.swap, &model.settings) else { return };
+        let Some(swap) = &mut self.fleet.get_mut(ix).swap else { return };
         swap.phase = Phase::Loading;
-        let index = swap.replica as usize;
+        let (index, preload) = (swap.replica as usize, swap.preload);
+        self.load(ix, index, preload);
+    }
+
+    /// Says `Load`.
+    pub(super) fn load(&mut self, ix: ModelIx, index: usize, preload: Option<u64>) {
+        let now = self.now;
+        let model = self.fleet.get_mut(ix);
+        let Some(settings) = &model.settings else { return };
         let replica = &mut model.replicas[index];
+        replica.wipe();
         replica.state = ReplicaState::Loading;
         replica.generation.0 += 1;
-        replica.running = 0;
         replica.revision = settings.revision;
         replica.managed = settings.managed;
-        replica.preload = swap.preload;
+        replica.preload = preload;
+        replica.made_ready.0 = now;
         let generation = replica.generation;
-        let (request, evicted) = (swap.request, std::mem::take(&mut swap.evicted));
-        let replica = self.fleet.replica_id(ix, index);
+        let swap = model.swap.as_mut().filter(|swap| swap.replica as usize == index);
+        let (request, evicted) =
+            swap.map_or((None, Vec::new()), |swap| (swap.request, std::mem::take(&mut swap.evicted)));
         let request = request.map(|slot| self.requests[slot].id);
+        let replica = self.fleet.replica_id(ix, index);
         self.actions.push_back(Action::Load { replica, generation, request, evicted });
     }
 
@@ -161,7 +171,7 @@ impl Scheduler {
     fn preload_plan(&self, batch: u64, id: ModelId) -> Plan {
         let Some(ix) = self.fleet.find(id) else { return Plan::Drop };
         let model = &self.fleet[ix];
-        if model.is_loaded() || model.swap.is_some() {
+        if model.is_loaded() || model.swap.is_some() || model.is_pool() {
             return Plan::Drop;
         }
         let Some(replica) = model.loadable(self.now) else {

@@ -50,8 +50,21 @@ fn the_pause_doubles_up_to_its_limit_and_starts_anew_after_service() {
     yard.arrive(100, 'a', 0, "load a for 100");
     yard.loaded('a', "run 100 on a");
     yard.finish(100, "");
-    yard.exited('a', "");
+    yard.wait(1).exited('a', "");
     assert_eq!(yard.state('a'), ReplicaState::Failed { until: yard.now + secs(1) });
+}
+
+#[test]
+fn what_ends_in_a_crash_was_no_service() {
+    let mut yard = Yard::new(serial("a"));
+    for (id, pause) in (1..).zip([1, 2, 4, 8]) {
+        yard.arrive(id, 'a', 0, &format!("load a for {id}"));
+        yard.loaded('a', &format!("run {id} on a"));
+        yard.finish(id, "");
+        yard.exited('a', "");
+        assert_eq!(yard.state('a'), ReplicaState::Failed { until: yard.now + secs(pause) });
+        yard.wait(pause);
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod callers;
 mod failure;
 mod fifo;
 mod fleet;
+mod flow;
 mod matrix;
 mod priority;
 mod properties;

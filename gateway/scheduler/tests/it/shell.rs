@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use switchyard_scheduler::{
-    Action, Caller, Event, EvictionSettings, Generation, ModelId, ModelSettings, Outcome, PolicySettings, ReplicaId,
-    ReplicaState, Request, RequestId, Scheduler, Settings, StopReason, Timestamp, Usage,
+    Action, Caller, Event, EvictionSettings, Generation, Load, ModelId, ModelSettings, Outcome, PolicySettings,
+    ReplicaId, ReplicaState, Request, RequestId, Scheduler, Settings, StopReason, Timestamp, Usage,
 };
 
 /// A process as the shell knows it.
@@ -329,10 +329,19 @@ impl Shell {
         panic!("it goes on for ever");
     }
 
+    /// Every server says that it has nothing to do.
+    fn sample_all(&mut self) {
+        let ready: Vec<_> = self.processes.iter().map(|(&replica, &(generation, _))| (replica, generation)).collect();
+        for (replica, generation) in ready {
+            self.tell(Event::Sample { replica, generation, load: Load::default() });
+        }
+    }
+
     /// From here on everything succeeds and ends: then all that waits has to go, too.
     pub(crate) fn settle(&mut self) {
         for _ in 0..10_000 {
             self.answer_all();
+            self.sample_all();
             if let Some(&id) = self.running.keys().next() {
                 self.finish(id);
             } else if self.waiting.is_empty() {

@@ -193,6 +193,13 @@ impl Yard {
         self.event(Event::LoadDone { replica: replica(letter), generation, ok: true }, expected);
     }
 
+    /// The newest load of one of the model's replicas has succeeded.
+    pub(crate) fn load_done(&self, letter: char, index: u32) -> Event {
+        let replica = ReplicaId { model: model(letter), index };
+        let view = self.scheduler.replicas().find(|view| view.replica == replica).expect("was loaded");
+        Event::LoadDone { replica, generation: view.generation, ok: true }
+    }
+
     #[track_caller]
     pub(crate) fn load_failed(&mut self, letter: char, expected: &str) {
         let generation = self.generation(letter);

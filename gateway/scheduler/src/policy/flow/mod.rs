@@ -1,0 +1,492 @@
+//! `flow`: by levels of priority, fair among the tenants of a level, as far as the servers are not saturated.
+//!
+//! For each model, the highest level with a request for it goes, unless the model's replicas are as full as the level's
+//! ceiling; then nothing goes there for now, lower levels included. In a level the fairness policy picks the flow, which
+//! is one tenant at one level, and in the flow its order picks the request. Across models the best of these candidates
+//! goes first: by level, by whose turn it is, ready before unloaded among those equally due, then by arrival.
+//!
+//! All is kept sorted as it changes, so that a dispatch costs the logarithm of the number of flows, and of models.
+
+mod ceiling;
+mod estimate;
+mod fairness;
+mod flows;
+mod ordering;
+mod pool;
+mod queue;
+mod store;
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+    num::NonZeroU32,
+};
+
+use ceiling::{Ceilings, Demand};
+use fairness::{Fairness, Tag, Tokens};
+use flows::Flows;
+use ordering::Order;
+use pool::{Lane, Pool};
+use queue::Queue;
+use store::{Keyed, Store};
+
+use super::{Candidate, ModelTraits, Passed, Policy, Standing, Terms, board::Board};
+use crate::{
+    FlowDecision, FlowSettings, LevelView, Priority, RequestId, Timestamp, Usage,
+    detector::{Saturation, Share},
+    fleet::ModelIx,
+    queue::{Charge, Entry, Requests, Slot},
+};
+
+/// In a domain of several models a flow can wait long for one of them while virtual time goes on with the others. What
+/// it is then owed is bounded by so many of its requests, so that it does not shut out those who come later.
+const MOST_OWED: Tag = 64;
+
+/// A place in the order; the greatest goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    points: i128,
+    /// Those with the same number are equally due.
+    turn: Reverse<u128>,
+    is_ready: bool,
+    due: Reverse<u128>,
+    arrival: Reverse<RequestId>,
+}
+
+impl Key {
+    /// Less than any that a request can have.
+    const NONE: Self = Self {
+        points: i128::MIN,
+        turn: Reverse(u128::MAX),
+        is_ready: false,
+        due: Reverse(u128::MAX),
+        arrival: Reverse(RequestId(u64::MAX)),
+    };
+}
+
+/// The waiting requests of all models, by level and flow.
+#[derive(Debug)]
+pub(super) struct Flow {
+    settings: FlowSettings,
+    fairness: Fairness,
+    ceilings: Ceilings,
+    /// How long a level waits to gain one point; none when it gains nothing.
+    micros_per_point: Option<u64>,
+    now: Timestamp,
+    pools: Vec<Pool>,
+    /// Whether several models share a domain.
+    is_shared: Vec<bool>,
+    flows: Flows,
+    queues: Store<Queue>,
+    /// When the first deadline of which queue will be too late.
+    too_late: BTreeSet<(Timestamp, u32)>,
+    /// When to look at the demand again.
+    next_window: Timestamp,
+    board: Board<Key>,
+    /// Who is set aside, to be brought back at the end of the round.
+    aside: Vec<ModelIx>,
+}
+
+impl Flow {
+    pub(super) fn new(settings: &FlowSettings, models: &[ModelTraits]) -> Self {
+        let mut members = BTreeMap::<usize, usize>::new();
+        models.iter().for_each(|model| *members.entry(model.domain).or_default() += 1);
+        Self {
+            fairness: Fairness::new(settings),
+            ceilings: Ceilings::new(settings),
+            micros_per_point: (settings.aging_divisor > 0).then(|| u64::from(settings.aging_divisor) * 1_000_000),
+            now: Timestamp::ZERO,
+            pools: models.iter().map(|model| Pool::new(model.domain)).collect(),
+            is_shared: models.iter().map(|model| members[&model.domain] > 1).collect(),
+            flows: Flows::default(),
+            queues: Store::default(),
+            too_late: BTreeSet::new(),
+            next_window: Timestamp::ZERO,
+            board: Board::new(models, Key::NONE),
+            aside: Vec::new(),
+            settings: settings.clone(),
+        }
+    }
+
+    fn order(&self, flow: u32) -> &'static dyn Order {
+        ordering::get(self.flows.levels[self.flows.get(flow).level].ordering)
+    }
+
+    fn fairness(&self, level: u32) -> &dyn fairness::Share {
+        self.fairness.get(self.flows.levels[level].fairness)
+    }
+
+    /// Takes a request out of all in which it waits. Its queue is gone if it was the last one in there.
+    fn take(&mut self, requests: &mut Requests, slot: Slot, goes: bool) {
+        let entry = &requests[slot];
+        let (model, priority, ix) = (entry.model, entry.priority, entry.queue);
+        let request = (entry.arrived, entry.id);
+        let flow = self.queues[ix].flow;
+        let order = self.order(flow);
+        let queue = &mut self.queues[ix];
+        if goes {
+            queue.take_turn(slot);
+        }
+        queue.remove(requests, order, slot);
+        let is_empty = queue.head().is_none();
+        let pool = &mut self.pools[model];
+        if let Some(micros) = self.micros_per_point {
+            pool.age(priority, micros, request, false);
+        }
+        let state = self.flows.get_mut(flow);
+        state.waiting -= 1;
+        if let Some(lane) = pool.lanes.get_mut(&priority) {
+            lane.waiting -= 1;
+            if is_empty {
+                lane.queues.remove(&(state.tag, state.stamp, ix));
+                state.queues.retain(|&other| other != ix);
+            }
+            if lane.waiting == 0 {
+                pool.lanes.remove(&priority);
+            }
+        }
+        self.watch(ix);
+        if is_empty {
+            self.queues.remove(ix);
+        }
+    }
+
+    /// Keeps in mind when the first deadline of a queue will be too late.
+    fn watch(&mut self, ix: u32) {
+        let queue = &self.queues[ix];
+        let lead = self.pools[queue.model].lead.get();
+        let first = queue.first_deadline();
+        if first.is_none() && queue.too_late.is_none() {
+            return;
+        }
+        let at = first.and_then(|deadline| self.order(queue.flow).too_late(deadline, lead));
+        let before = std::mem::replace(&mut self.queues[ix].too_late, at);
+        if before != at {
+            if let Some(before) = before {
+                self.too_late.remove(&(before, ix));
+            }
+            self.too_late.extend(at.map(|at| (at, ix)));
+        }
+    }
+
+    /// Moves a flow in virtual time, and the models with it for which it waits.
+    fn shift(&mut self, requests: &Requests, flow: u32, tag: Tag, but: ModelIx) {
+        let stamp = self.flows.stamp();
+        let state = self.flows.get_mut(flow);
+        let before = (std::mem::replace(&mut state.tag, tag), std::mem::replace(&mut state.stamp, stamp));
+        for place in 0..state.queues.len() {
+            let state = self.flows.get(flow);
+            let ix = state.queues[place];
+            let priority = self.flows.levels[state.level].priority;
+            let model = self.queues[ix].model;
+            if let Some(lane) = self.pools[model].lanes.get_mut(&priority) {
+                lane.queues.remove(&(before.0, before.1, ix));
+                lane.queues.insert((tag, stamp, ix));
+            }
+            if model != but {
+                self.update(requests, model);
+            }
+        }
+    }
+
+    /// Brings a model's place among the candidates up to date.
+    fn update(&mut self, requests: &Requests, model: ModelIx) {
+        let turn = self.pools[model].turn();
+        let first = turn.and_then(|(priority, _)| self.pools[model].lanes[&priority].queues.first().copied());
+        let best = first.and_then(|(_, _, ix)| self.queues[ix].head());
+        let (Some((priority, is_held)), Some((tag, _, ix)), Some(slot)) = (turn, first, best) else {
+            self.pools[model].best = None;
+            self.pools[model].is_held = false;
+            return self.board.set(model, None);
+        };
+        let pool = &mut self.pools[model];
+        pool.best = Some((slot, priority));
+        if is_held && !pool.is_held {
+            pool.held[priority.band().index()] += 1;
+        }
+        pool.is_held = is_held;
+        if is_held || pool.standing == Standing::Blocked || pool.is_aside {
+            return self.board.set(model, None);
+        }
+        let points = pool.points(priority, self.micros_per_point);
+        let standing = pool.standing;
+        let level = pool.lanes[&priority].level;
+        let (turn, due) = match self.fairness(level).window() {
+            Some(bits) if self.is_shared[model] && self.settings.swap_affinity => (tag >> bits, tag),
+            Some(_) => (tag, tag),
+            None => {
+                let due = Queue::due(requests, self.order(self.queues[ix].flow), slot);
+                (due, due)
+            }
+        };
+        let key = Key {
+            points,
+            turn: Reverse(turn),
+            is_ready: self.settings.swap_affinity && standing == Standing::Ready,
+            due: Reverse(due),
+            arrival: Reverse(requests[slot].id),
+        };
+        self.board.set(model, Some((standing, key)));
+    }
+
+    /// The ceilings of a model's levels change with the demand.
+    fn lay_ceilings(&mut self, requests: &Requests, model: ModelIx) {
+        let pool = &mut self.pools[model];
+        for (&priority, lane) in &mut pool.lanes {
+            lane.ceiling = self.ceilings.of(priority, &pool.demand, pool.saturation);
+        }
+        self.update(requests, model);
+    }
+
+    /// The flow of a waiting request, and what it is taken to need.
+    fn expect(&self, entry: &Entry) -> (u32, Tokens) {
+        let flow = self.queues[entry.queue].flow;
+        let output = estimate::output(self.flows.get(flow).usual, self.pools[entry.model].usual, entry.max_tokens);
+        (flow, Tokens { prompt: entry.prompt_tokens.into(), output: output.into() })
+    }
+
+    /// A flow may have nothing left to do.
+    fn rest(&mut self, flow: u32) {
+        self.flows.rest(flow, self.now);
+    }
+}
+
+impl Policy for Flow {
+    fn slots(&self) -> Option<u32> {
+        None
+    }
+
+    fn push(&mut self, requests: &mut Requests, slot: Slot) {
+        let entry = &requests[slot];
+        let (model, priority, request) = (entry.model, entry.priority, (entry.arrived, entry.id));
+        let settings = self.settings.levels.get(&priority).unwrap_or(&self.settings.template);
+        let level = self.flows.level(self.pools[model].domain, priority, settings);
+        let fairness = self.fairness.get(settings.fairness);
+        let tenant = fairness.payer(entry.tenant);
+        let flow = self.flows.flow(level, tenant, || fairness.weight(tenant));
+        let keeps_queues = fairness.window().is_some();
+        self.flows.wait(flow);
+
+        let found = self.queues.find(Queue::new(flow, model).key());
+        let ix = found.unwrap_or_else(|| self.queues.insert(Queue::new(flow, model)));
+        let order = self.order(flow);
+        let queue = &mut self.queues[ix];
+        queue.push(requests, order, slot);
+        requests.get_mut(slot).queue = ix;
+
+        let pool = &mut self.pools[model];
+        if self.ceilings.follow_demand() {
+            pool.demand.arrived(priority);
+        }
+        let lane = pool
+            .lanes
+            .entry(priority)
+            .or_insert_with(|| Lane::new(level, self.ceilings.of(priority, &pool.demand, pool.saturation)));
+        lane.waiting += 1;
+        let state = self.flows.get_mut(flow);
+        if found.is_none() {
+            lane.queues.insert((state.tag, state.stamp, ix));
+            if keeps_queues {
+                state.queues.push(ix);
+            }
+        }
+        if let Some(micros) = self.micros_per_point {
+            pool.age(priority, micros, request, true);
+        }
+        self.watch(ix);
+        if self.queues[ix].head() == Some(slot) {
+            self.update(requests, model);
+        }
+    }
+
+    fn remove(&mut self, requests: &mut Requests, slot: Slot) {
+        let model = requests[slot].model;
+        let flow = self.queues[requests[slot].queue].flow;
+        self.take(requests, slot, false);
+        self.rest(flow);
+        self.update(requests, model);
+    }
+
+    fn set_standing(&mut self, requests: &Requests, model: ModelIx, standing: Standing, saturation: Saturation) {
+        let pool = &mut self.pools[model];
+        if (pool.standing, pool.saturation) == (standing, saturation) {
+            return;
+        }
+        let has_grown = pool.saturation.capacity != saturation.capacity;
+        pool.standing = standing;
+        pool.saturation = saturation;
+        if has_grown && self.ceilings.follow_demand() {
+            self.lay_ceilings(requests, model);
+        } else {
+            self.update(requests, model);
+        }
+    }
+
+    fn best(&self, _slot_free: bool) -> Option<Candidate> {
+        let (_, model, standing) = self.board.best()?;
+        let (slot, _) = self.pools[model].best?;
+        Some(Candidate { slot, model, standing })
+    }
+
+    fn head(&self, model: ModelIx) -> Option<Slot> {
+        self.pools[model].best.map(|(slot, _)| slot)
+    }
+
+    fn set_aside(&mut self, requests: &Requests, model: ModelIx) {
+        self.pools[model].is_aside = true;
+        self.aside.push(model);
+        self.update(requests, model);
+    }
+
+    fn set_aside_class(&mut self, class: usize) {
+        self.board.set_aside_class(class);
+    }
+
+    fn end_round(&mut self, requests: &Requests) {
+        while let Some(model) = self.aside.pop() {
+            self.pools[model].is_aside = false;
+            self.update(requests, model);
+        }
+        self.board.end_round();
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "for people; the order is decided in integers")]
+    fn terms(&self, requests: &Requests, slot: Slot, now: Timestamp) -> Terms {
+        let entry = &requests[slot];
+        let oldest = self.pools[entry.model].oldest(entry.priority).unwrap_or(now);
+        let waited = now.since(oldest).as_micros() as f64;
+        let aging = self.micros_per_point.map_or(0.0, |micros| waited / micros as f64);
+        Terms { model_priority: 0, affinity: 0, aging }
+    }
+
+    fn passed_by(&self, requests: &Requests, candidate: Candidate) -> Passed {
+        let pool = &self.pools[candidate.model];
+        let own = self.board.best().map(|(key, ..)| Key { is_ready: false, ..key });
+        let unloaded = self.board.best_unloaded();
+        let by_affinity = unloaded.filter(|other| Some(*other) > own).map(|other| other.arrival.0);
+        // As far as requests for the same model go.
+        let highest = pool.lanes.last_key_value().and_then(|(_, lane)| lane.queues.first());
+        let ageless = highest.and_then(|&(.., ix)| self.queues[ix].head()).filter(|_| self.micros_per_point.is_some());
+        let by_aging = ageless.filter(|&other| other != candidate.slot && !pool.is_held).map(|slot| requests[slot].id);
+        Passed { by_aging, by_affinity: by_affinity.filter(|_| candidate.standing == Standing::Ready) }
+    }
+
+    fn advance(&mut self, requests: &mut Requests, now: Timestamp) {
+        self.now = now;
+        while let Some(&(at, ix)) = self.too_late.first()
+            && at <= now
+        {
+            self.queues[ix].give_up_first(requests);
+            self.watch(ix);
+            self.update(requests, self.queues[ix].model);
+        }
+        if self.ceilings.follow_demand() && now >= self.next_window {
+            self.next_window = now + Demand::WINDOW;
+            for model in 0..self.pools.len() {
+                if self.pools[model].demand.roll(now) && !self.pools[model].lanes.is_empty() {
+                    self.lay_ceilings(requests, model);
+                }
+            }
+        }
+        let timeout = u64::try_from(self.settings.idle_timeout.as_micros()).unwrap_or(u64::MAX);
+        if let Some(then) = now.0.checked_sub(timeout) {
+            self.flows.forget(Timestamp(then));
+        }
+    }
+
+    fn charge(&self, requests: &Requests, slot: Slot) -> Charge {
+        let (flow, tokens) = self.expect(&requests[slot]);
+        let output = u32::try_from(tokens.output).unwrap_or(u32::MAX);
+        Charge { payer: NonZeroU32::new(flow + 1), output, tokens: tokens.prompt + tokens.output }
+    }
+
+    fn dispatched(&mut self, requests: &mut Requests, slot: Slot, charge: Charge) {
+        let (model, prompt) = (requests[slot].model, requests[slot].prompt_tokens.into());
+        let flow = self.queues[requests[slot].queue].flow;
+        self.take(requests, slot, true);
+        let state = self.flows.get_mut(flow);
+        state.running += 1;
+        let (level, weight, tag) = (state.level, state.weight, state.tag);
+        let fairness = self.fairness(level);
+        if fairness.window().is_some() {
+            let cost = fairness.cost(Tokens { prompt, output: charge.output.into() }, weight);
+            let clock = &mut self.flows.levels[level].clock;
+            let least = if self.is_shared[model] { clock.saturating_sub(cost * MOST_OWED) } else { 0 };
+            let start = tag.max(least);
+            *clock = start.max(*clock);
+            self.shift(requests, flow, start + cost, model);
+        }
+        self.update(requests, model);
+    }
+
+    fn finished(&mut self, requests: &Requests, entry: &Entry, charge: Charge, usage: Usage) {
+        let pool = &mut self.pools[entry.model];
+        if self.ceilings.follow_demand() {
+            pool.demand.departed();
+        }
+        if let Some(lead) = usage.first_token {
+            pool.lead.note(lead);
+        }
+        if usage.completion_tokens > 0 {
+            pool.usual.note(usage.completion_tokens);
+        }
+        let Some(payer) = charge.payer else { return };
+        let flow = payer.get() - 1;
+        let state = self.flows.get_mut(flow);
+        state.running -= 1;
+        if usage.completion_tokens > 0 {
+            state.usual.note(usage.completion_tokens);
+        }
+        let (level, weight, tag) = (state.level, state.weight, state.tag);
+        if usage.prompt_tokens > 0 || usage.completion_tokens > 0 {
+            let prompt = entry.prompt_tokens.into();
+            let expected = Tokens { prompt, output: charge.output.into() };
+            let prompt = if usage.prompt_tokens > 0 { usage.prompt_tokens } else { prompt };
+            let used = Tokens { prompt, output: usage.completion_tokens };
+            let fairness = self.fairness(level);
+            let (expected, used) = (fairness.cost(expected, weight), fairness.cost(used, weight));
+            if used != expected {
+                self.shift(requests, flow, (tag + used).saturating_sub(expected), ModelIx::MAX);
+            }
+        }
+        self.rest(flow);
+    }
+
+    fn is_saturated(&self, model: ModelIx, priority: Priority) -> bool {
+        let pool = &self.pools[model];
+        let ceiling = self.ceilings.of(priority, &pool.demand, pool.saturation);
+        pool.saturation.reaches(ceiling) || (pool.saturation.capacity > 0 && pool.standing != Standing::Ready)
+    }
+
+    fn account(&self, requests: &Requests, slot: Slot) -> Option<FlowDecision> {
+        let entry = &requests[slot];
+        let (flow, tokens) = self.expect(entry);
+        let state = self.flows.get(flow);
+        let level = &self.flows.levels[state.level];
+        let fairness = self.fairness(state.level);
+        let pool = &self.pools[entry.model];
+        Some(FlowDecision {
+            fairness: level.fairness,
+            ahead: fairness.say(state.tag.saturating_sub(level.clock))
+                - fairness.say(level.clock.saturating_sub(state.tag)),
+            expected_tokens: tokens.output,
+            saturation: pool.saturation.share().map(Share::as_f64),
+            ceiling: pool.lanes.get(&entry.priority).map_or(Share::WHOLE, |lane| lane.ceiling).as_f64(),
+        })
+    }
+
+    fn levels(&self, model: ModelIx) -> Vec<LevelView> {
+        let lanes = self.pools[model].lanes.iter().rev();
+        lanes
+            .map(|(&priority, lane)| LevelView { priority, waiting: lane.waiting, ceiling: lane.ceiling.as_f64() })
+            .collect()
+    }
+
+    fn held(&self, model: ModelIx) -> [u64; 3] {
+        self.pools[model].held
+    }
+
+    fn remembered(&self) -> (usize, usize) {
+        self.flows.count()
+    }
+}

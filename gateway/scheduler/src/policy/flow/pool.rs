@@ -1,0 +1,125 @@
+//! What waits for one model.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    ceiling::Demand,
+    estimate::{Average, Lead},
+    fairness::Tag,
+};
+use crate::{
+    Priority, RequestId, Timestamp,
+    detector::{Saturation, Share},
+    policy::Standing,
+    queue::Slot,
+};
+
+/// The flows that wait for one model, by level.
+#[derive(Debug)]
+pub(super) struct Pool {
+    /// Models of different domains are never in each other's way, and so share no virtual time.
+    pub(super) domain: usize,
+    pub(super) standing: Standing,
+    pub(super) saturation: Saturation,
+    pub(super) is_aside: bool,
+    pub(super) lanes: BTreeMap<Priority, Lane>,
+    /// The levels by what they are worth now that their oldest request has waited so long; only kept when levels age.
+    pub(super) aged: BTreeSet<(i128, Priority)>,
+    /// The best request, and the level that it is at.
+    pub(super) best: Option<(Slot, Priority)>,
+    /// Whether the ceiling of its level keeps it from going.
+    pub(super) is_held: bool,
+    /// How often that came about, by band.
+    pub(super) held: [u64; 3],
+    /// Tokens out of one request.
+    pub(super) usual: Average,
+    pub(super) lead: Lead,
+    pub(super) demand: Demand,
+}
+
+/// The flows of one level.
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) level: u32,
+    pub(super) ceiling: Share,
+    /// By start tag; equal ones in the order in which they got there.
+    pub(super) queues: BTreeSet<(Tag, u64, u32)>,
+    pub(super) waiting: u64,
+    /// By arrival; only kept when levels age.
+    oldest: BTreeSet<(Timestamp, RequestId)>,
+}
+
+impl Lane {
+    pub(super) fn new(level: u32, ceiling: Share) -> Self {
+        Self { level, ceiling, queues: BTreeSet::new(), waiting: 0, oldest: BTreeSet::new() }
+    }
+}
+
+impl Pool {
+    pub(super) fn new(domain: usize) -> Self {
+        Self {
+            domain,
+            standing: Standing::Blocked,
+            saturation: Saturation::default(),
+            is_aside: false,
+            lanes: BTreeMap::new(),
+            aged: BTreeSet::new(),
+            best: None,
+            is_held: false,
+            held: [0; 3],
+            usual: Average::default(),
+            lead: Lead::default(),
+            demand: Demand::default(),
+        }
+    }
+
+    /// The level whose turn it is, and whether its ceiling forbids it to go.
+    ///
+    /// Ceilings never rise from a level to a lower one, so where levels do not age the highest speaks for all. One that
+    /// was overtaken by an aged one still goes when its own ceiling lets it.
+    pub(super) fn turn(&self) -> Option<(Priority, bool)> {
+        let is_held = |lane: &Lane| self.standing == Standing::Ready && self.saturation.reaches(lane.ceiling);
+        if self.aged.is_empty() {
+            return self.lanes.last_key_value().map(|(&priority, lane)| (priority, is_held(lane)));
+        }
+        let levels = || self.aged.iter().rev().map(|&(_, priority)| priority);
+        let free = levels().find(|priority| !is_held(&self.lanes[priority]));
+        free.map(|priority| (priority, false)).or_else(|| levels().next().map(|priority| (priority, true)))
+    }
+
+    /// What a level is worth to its oldest request.
+    pub(super) fn points(&self, priority: Priority, micros_per_point: Option<u64>) -> i128 {
+        let Some(micros) = micros_per_point else { return priority.0.into() };
+        worth(priority, micros, self.oldest(priority))
+    }
+
+    /// When the request arrived that has waited longest at a level; only known when levels age.
+    pub(super) fn oldest(&self, priority: Priority) -> Option<Timestamp> {
+        self.lanes.get(&priority)?.oldest.first().map(|&(arrived, _)| arrived)
+    }
+
+    /// A request joins those by which its level ages, or leaves them.
+    pub(super) fn age(&mut self, priority: Priority, micros: u64, request: (Timestamp, RequestId), joins: bool) {
+        let Some(lane) = self.lanes.get_mut(&priority) else { return };
+        let before = lane.oldest.first().map(|&(arrived, _)| arrived);
+        if joins {
+            lane.oldest.insert(request);
+        } else {
+            lane.oldest.remove(&request);
+        }
+        let after = lane.oldest.first().map(|&(arrived, _)| arrived);
+        if before != after {
+            if before.is_some() {
+                self.aged.remove(&(worth(priority, micros, before), priority));
+            }
+            if after.is_some() {
+                self.aged.insert((worth(priority, micros, after), priority));
+            }
+        }
+    }
+}
+
+/// All age at one rate, so comparing `priority + waited/divisor` is comparing `priority·divisor − arrival`.
+fn worth(priority: Priority, micros: u64, oldest: Option<Timestamp>) -> i128 {
+    i128::from(priority.0) * i128::from(micros) - i128::from(oldest.unwrap_or_default().0)
+}
