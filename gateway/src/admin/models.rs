@@ -4,6 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use http::{HeaderMap, StatusCode};
 use serde_json::{Map, Value, json};
+use switchyard_scheduler::Load;
 
 use crate::{
     backend::{BackendSnapshot, BackendState},
@@ -118,17 +119,24 @@ pub(super) fn running(dispatcher: &Dispatcher) -> Reply {
         .iter()
         .map(|backend| {
             let model = settings.find(&backend.model);
-            let command = model.and_then(|model| model.launch.as_ref()).map(|launch| shell_words::join(&launch.argv));
+            let served = model.map(|model| model.replica(backend.replica.index));
+            let launch = served.as_ref().and_then(|model| model.launch.as_ref());
+            let command = launch.map(|launch| shell_words::join(&launch.argv));
             json!({
                 "model": backend.model,
+                "replica": backend.replica.index,
                 "state": backend.state,
                 "cmd": command.unwrap_or_default(),
-                "proxy": model.map(|model| url(&model.upstream)).unwrap_or_default(),
+                "proxy": url(&backend.upstream),
                 "ttl": model.and_then(|model| model.ttl).map_or(0, |ttl| ttl.as_secs()),
                 "name": model.map(|model| model.name.as_str()).unwrap_or_default(),
                 "description": model.map(|model| model.description.as_str()).unwrap_or_default(),
                 "pid": backend.pid,
                 "starts": backend.starts,
+                "load": backend.sample.map(|sample| {
+                    let Load { running, waiting, kv_cache } = sample.load;
+                    json!({ "running": running, "waiting": waiting, "kv_cache": kv_cache })
+                }),
             })
         })
         .collect();

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
-    sync::Arc,
+    sync::{Arc, atomic::AtomicU64},
     time::{Duration, SystemTime},
 };
 
@@ -10,14 +10,14 @@ use parking_lot::Mutex;
 use switchyard_scheduler::{Generation, ReplicaId};
 use tokio::{
     runtime::Handle,
-    sync::{mpsc, watch},
+    sync::{mpsc, oneshot, watch},
 };
 
 use super::{
     BackendEvent, BackendSnapshot, BackendState, Logs,
     supervisor::{Command, Inbox, Load, Supervisor, refusal},
 };
-use crate::config::Model;
+use crate::config::{Looks, Model};
 
 /// Between two checks of a remote server that is ready.
 const REMOTE_CHECK_PERIOD: Duration = Duration::from_secs(10);
@@ -40,6 +40,7 @@ struct Shared {
     runtime: Handle,
     logs: Logs,
     shutdown: watch::Sender<bool>,
+    looks: watch::Sender<Looks>,
     remote_check_period: Duration,
     replicas: Mutex<BTreeMap<ReplicaId, Replica>>,
 }
@@ -68,15 +69,17 @@ impl Fleet {
             runtime: Handle::current(),
             logs: Logs::new(options.log_buffer_bytes),
             shutdown: watch::Sender::new(false),
+            looks: watch::Sender::new(Looks::default()),
             remote_check_period,
             replicas: Mutex::default(),
         };
         Self { shared: Arc::new(shared) }
     }
 
-    /// Makes the replica ready. Returns at once; one [`BackendEvent::LoadDone`] follows, unless a stop comes first.
-    pub fn load(&self, replica: ReplicaId, generation: Generation, model: Arc<Model>) {
-        let command = Command::Load(Load { generation, model: Arc::clone(&model) });
+    /// Makes the replica ready. Returns at once; one [`BackendEvent::LoadDone`] follows, unless a stop comes first. `sent`
+    /// counts the requests that it is sent, for whoever wants to know which of them a [`BackendEvent::Sample`] may lack.
+    pub fn load(&self, replica: ReplicaId, generation: Generation, model: Arc<Model>, sent: Arc<AtomicU64>) {
+        let command = Command::Load(Load { generation, model: Arc::clone(&model), sent });
         let mut replicas = self.shared.replicas.lock();
         let entry = match replicas.entry(replica) {
             Entry::Occupied(entry) => entry.into_mut(),
@@ -93,6 +96,33 @@ impl Fleet {
             Some(entry) => self.tell(replica, &entry.commands, command),
             None => self.answer(refusal(replica, command)),
         }
+    }
+
+    /// Somebody has reason to think that the replica is gone. Resolves when it has been looked at and, if it is gone, that
+    /// has been dealt with; to whether it is still there.
+    pub async fn check(&self, replica: ReplicaId, generation: Generation) -> bool {
+        let (asking, answer) = oneshot::channel();
+        let command = Command::Check { generation, asking };
+        match self.shared.replicas.lock().get(&replica) {
+            Some(entry) => self.tell(replica, &entry.commands, command),
+            None => self.answer(refusal(replica, command)),
+        }
+        // A sender that is dropped has nothing to tell any more.
+        let _ = answer.await;
+        let status = self.shared.replicas.lock().get(&replica).map(|entry| entry.status.clone());
+        status.is_some_and(|status| {
+            let status = status.borrow();
+            status.generation == generation && status.state == BackendState::Ready
+        })
+    }
+
+    /// Says how often replicas are looked at from now on.
+    pub fn look(&self, looks: Looks) {
+        self.shared.looks.send_if_modified(|known| {
+            let is_new = *known != looks;
+            *known = looks;
+            is_new
+        });
     }
 
     /// The state of every replica that was ever loaded, for people.
@@ -136,6 +166,8 @@ impl Fleet {
             pid: None,
             since: SystemTime::now(),
             starts: 0,
+            upstream: model.upstream.clone(),
+            sample: None,
         });
         let supervisor = Supervisor {
             inbox: Inbox {
@@ -143,7 +175,10 @@ impl Fleet {
                 commands: inbox,
                 events: self.shared.events.clone(),
                 shutdown: self.shared.shutdown.subscribe(),
+                is_watched: false,
+                suspicions: Arc::default(),
             },
+            looks: self.shared.looks.subscribe(),
             logs: self.shared.logs.clone(),
             status,
             remote_check_period: self.shared.remote_check_period,

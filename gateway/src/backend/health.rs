@@ -1,13 +1,13 @@
 //! Asks a server whether it is ready.
 
-use std::{fmt, net::SocketAddr, sync::LazyLock, time::Duration};
+use std::{fmt, net::SocketAddr, time::Duration};
 
-use pingora::{ErrorType, connectors::http::v1::Connector, http::RequestHeader, upstreams::peer::HttpPeer};
 use tokio::{
-    net::{TcpListener, TcpStream, lookup_host},
+    net::{TcpListener, TcpStream},
     time::{sleep, timeout},
 };
 
+use super::client::{Client, Fault, addresses};
 use crate::config::{Model, Upstream};
 
 /// The longest that one check may take.
@@ -19,36 +19,29 @@ const LAST_PAUSE: Duration = Duration::from_secs(1);
 /// How long a port may stay taken after a stop, such as by a container's proxy.
 const PORT_PATIENCE: Duration = Duration::from_secs(2);
 
-/// The client of every check. It is made when first needed, since it reads the certificates of the machine.
-static CONNECTOR: LazyLock<Connector> = LazyLock::new(|| Connector::new(None));
-
 /// How to see whether a model's server is ready.
 pub(super) struct Health {
-    upstream: Upstream,
+    client: Client,
     /// `None`: ready when it accepts a connection.
     path: Option<String>,
-    key: Option<String>,
 }
 
 impl Health {
     pub(super) fn of(model: &Model) -> Self {
-        let upstream = model.upstream.clone();
-        let path = model.check_endpoint.as_ref();
-        let path = path.map(|path| format!("{}/{}", upstream.prefix, path.trim_start_matches('/')));
-        Self { upstream, path, key: model.upstream_key.clone() }
+        Self { client: Client::of(model, CHECK_TIMEOUT), path: model.check_endpoint.clone() }
     }
 
     /// One check, bounded in time. An error says what is wrong.
-    pub(super) async fn check(&self) -> Result<(), String> {
+    pub(super) async fn check(&self) -> Result<(), Fault> {
         match timeout(CHECK_TIMEOUT, self.ask()).await {
             Ok(answer) => answer,
-            Err(_) => Err(format!("no answer within {} s", CHECK_TIMEOUT.as_secs())),
+            Err(_) => Err(Fault::new(format!("no answer within {} s", CHECK_TIMEOUT.as_secs()))),
         }
     }
 
     /// Checks until the server is ready. An error says what it answered last.
-    pub(super) async fn until_ready(&self, within: Duration) -> Result<(), String> {
-        let mut last = "nothing was heard of it".to_owned();
+    pub(super) async fn until_ready(&self, within: Duration) -> Result<(), Fault> {
+        let mut last = Fault::new("nothing was heard of it");
         let ready = timeout(within, async {
             let mut pause = FIRST_PAUSE;
             while let Err(problem) = self.check().await {
@@ -63,15 +56,11 @@ impl Health {
         }
     }
 
-    async fn ask(&self) -> Result<(), String> {
-        let mut problem = "its name has no address".to_owned();
+    async fn ask(&self) -> Result<(), Fault> {
+        let mut problem = Fault::new("its name has no address");
         // A server may listen on only one of its name's addresses, as with `localhost`.
-        for address in addresses(&self.upstream).await? {
-            let answer = match &self.path {
-                Some(path) => self.get(address, path).await,
-                None => TcpStream::connect(address).await.map(drop).map_err(|error| error.to_string()),
-            };
-            match answer {
+        for address in self.client.addresses().await? {
+            match self.ask_at(address).await {
                 Ok(()) => return Ok(()),
                 Err(error) => problem = error,
             }
@@ -79,28 +68,18 @@ impl Health {
         Err(problem)
     }
 
-    /// Only the response's header is read: what the body says does not count.
-    async fn get(&self, address: SocketAddr, path: &str) -> Result<(), String> {
-        let mut peer = HttpPeer::new(address, self.upstream.tls, self.upstream.host.clone());
-        peer.options.connection_timeout = Some(CHECK_TIMEOUT);
-        let request = self.request(path).map_err(|error| error.to_string())?;
-        match status(&peer, request).await {
-            Ok(200) => Ok(()),
-            Ok(status) => Err(format!("status {status}")),
-            Err(error) => Err(describe(&error)),
+    async fn ask_at(&self, address: SocketAddr) -> Result<(), Fault> {
+        let Some(path) = &self.path else {
+            return match TcpStream::connect(address).await {
+                Ok(_) => Ok(()),
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => Err(Fault::refused()),
+                Err(error) => Err(Fault::new(error.to_string())),
+            };
+        };
+        match self.client.status(address, path).await? {
+            200 => Ok(()),
+            status => Err(Fault::new(format!("status {status}"))),
         }
-    }
-
-    fn request(&self, path: &str) -> pingora::Result<RequestHeader> {
-        let mut request = RequestHeader::build("GET", path.as_bytes(), None)?;
-        request.insert_header("host", authority(&self.upstream))?;
-        request.insert_header("user-agent", concat!("switchyard/", env!("CARGO_PKG_VERSION")))?;
-        request.insert_header("connection", "close")?;
-        if let Some(key) = &self.key {
-            request.insert_header("authorization", format!("Bearer {key}"))?;
-            request.insert_header("x-api-key", key)?;
-        }
-        Ok(request)
     }
 }
 
@@ -108,8 +87,11 @@ impl Health {
 impl fmt::Display for Health {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.path {
-            Some(path) => write!(f, "status 200 from `GET {path}`"),
-            None => write!(f, "a connection to port {}", self.upstream.port),
+            Some(path) => {
+                let prefix = &self.client.upstream.prefix;
+                write!(f, "status 200 from `GET {prefix}/{}`", path.trim_start_matches('/'))
+            }
+            None => write!(f, "a connection to port {}", self.client.upstream.port),
         }
     }
 }
@@ -133,13 +115,6 @@ pub(super) async fn port_is_free(upstream: &Upstream) -> Result<(), String> {
     })
 }
 
-async fn status(peer: &HttpPeer, request: RequestHeader) -> pingora::Result<u16> {
-    let (mut session, _) = CONNECTOR.get_http_session(peer).await?;
-    session.write_request_header(Box::new(request)).await?;
-    session.read_response().await?;
-    Ok(session.get_status().map_or(0, |status| status.as_u16()))
-}
-
 /// On another machine, nothing is known about whose server it is.
 async fn listens_here(upstream: &Upstream) -> bool {
     for address in addresses(upstream).await.unwrap_or_default() {
@@ -149,23 +124,4 @@ async fn listens_here(upstream: &Upstream) -> bool {
         }
     }
     false
-}
-
-async fn addresses(upstream: &Upstream) -> Result<Vec<SocketAddr>, String> {
-    let addresses = lookup_host((upstream.host.as_str(), upstream.port)).await;
-    addresses.map(Iterator::collect).map_err(|error| error.to_string())
-}
-
-fn authority(upstream: &Upstream) -> String {
-    let Upstream { host, port, .. } = upstream;
-    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
-}
-
-/// Clients read it, so no addresses: the kind of the error, and of TLS its words too, since only they help.
-fn describe(error: &pingora::Error) -> String {
-    match (error.etype(), &error.context) {
-        (ErrorType::ConnectRefused, _) => "connection refused".to_owned(),
-        (ErrorType::TLSHandshakeFailure | ErrorType::InvalidCert, Some(context)) => context.as_str().to_owned(),
-        (kind, _) => kind.as_str().to_owned(),
-    }
 }

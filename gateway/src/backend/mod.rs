@@ -3,6 +3,8 @@
 //! The scheduler says `Load` and `Stop`; the supervisor answers with exactly one [`BackendEvent`] to each, and with
 //! [`BackendEvent::Exited`] when a ready replica went away by itself. Everything carries its generation.
 
+mod client;
+mod dialect;
 mod fleet;
 mod health;
 mod leftovers;
@@ -10,21 +12,27 @@ mod logs;
 mod process;
 #[cfg(target_os = "linux")]
 mod procfs;
+mod scrape;
 mod spawner;
 mod supervisor;
+mod suspicion;
 #[cfg(all(test, target_os = "linux"))]
 mod tests;
 
 pub use fleet::{Fleet, FleetOptions};
 pub use leftovers::reap_leftovers;
 pub use logs::Logs;
+pub use scrape::Sample;
 
 use std::{sync::Arc, time::SystemTime};
 
 use switchyard_scheduler::{Generation, ReplicaId};
+use tokio::sync::oneshot;
+
+use crate::config::Upstream;
 
 /// News of a replica, for the dispatcher. Field meanings are those of the scheduler's events of the same names.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum BackendEvent {
     /// A load has ended: ready, or failed with words for the client (the last lines of the log in them).
     LoadDone {
@@ -51,6 +59,19 @@ pub enum BackendEvent {
         /// Why, for the client.
         failure: Failure,
     },
+    /// A ready replica has told of its own work.
+    Sample {
+        /// Which replica.
+        replica: ReplicaId,
+        /// Of which load.
+        generation: Generation,
+        /// What it told.
+        sample: Sample,
+        /// How many requests it had been sent when it was asked, by the count that came with its load.
+        sent: u64,
+    },
+    /// A replica was looked at because somebody suspected that it is gone; if it is, that has been told before this.
+    Checked(oneshot::Sender<()>),
 }
 
 /// Why a model server is not there.
@@ -100,4 +121,8 @@ pub struct BackendSnapshot {
     pub since: SystemTime,
     /// How many times it was started.
     pub starts: u64,
+    /// Where it answers.
+    pub upstream: Upstream,
+    /// What it last told of its own work, while it is ready.
+    pub sample: Option<Sample>,
 }

@@ -1,37 +1,52 @@
 //! The task that owns one replica: it alone starts and ends its process and changes its state.
 
 use std::{
-    sync::Arc,
+    convert::Infallible,
+    sync::{Arc, atomic::AtomicU64},
     time::{Duration, SystemTime},
 };
 
 use switchyard_scheduler::{Generation, ReplicaId};
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{mpsc, oneshot, watch},
     time::sleep,
 };
 
 use super::{
     BackendEvent, BackendSnapshot, BackendState, Failure, Logs,
+    client::Fault,
     health::{self, Health},
     logs::LogWriter,
     process::{self, Process, told},
+    scrape::Lookout,
+    suspicion::Suspicions,
 };
-use crate::config::{Launch, Model};
+use crate::config::{Launch, Looks, Model};
 
 /// How many checks of a remote server that was ready have to fail in a row.
 const REMOTE_CHECK_TRIES: u32 = 3;
+/// Where others can take over, a server is checked so many times as often.
+const POOL_CHECK_FACTOR: u32 = 5;
+/// How long after a child was found not to answer its end may take to show.
+const END_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What the fleet wants of a replica.
 pub(super) enum Command {
     Load(Load),
     Stop(Generation),
+    /// Look whether it is still there.
+    Check {
+        generation: Generation,
+        asking: oneshot::Sender<()>,
+    },
 }
 
 /// A model to load.
 pub(super) struct Load {
     pub(super) generation: Generation,
     pub(super) model: Arc<Model>,
+    /// Counts the requests that it is sent.
+    pub(super) sent: Arc<AtomicU64>,
 }
 
 /// The commands that a replica gets, and the answers it owes.
@@ -42,6 +57,9 @@ pub(super) struct Inbox {
     pub(super) events: mpsc::UnboundedSender<BackendEvent>,
     /// Set once: end everything now.
     pub(super) shutdown: watch::Receiver<bool>,
+    /// Somebody looks into suspicions now.
+    pub(super) is_watched: bool,
+    pub(super) suspicions: Arc<Suspicions>,
 }
 
 /// The command that ends what a replica is doing.
@@ -68,6 +86,7 @@ pub(super) struct Supervisor {
     pub(super) inbox: Inbox,
     pub(super) logs: Logs,
     pub(super) status: watch::Sender<BackendSnapshot>,
+    pub(super) looks: watch::Receiver<Looks>,
     pub(super) remote_check_period: Duration,
 }
 
@@ -96,22 +115,25 @@ impl Supervisor {
     }
 
     /// One load and what comes of it, until nothing of it is left. Returns the load that took its place, if one did.
-    async fn live(&mut self, Load { generation, model }: Load) -> Option<Load> {
+    async fn live(&mut self, Load { generation, model, sent }: Load) -> Option<Load> {
         self.status.send_modify(|status| {
             status.generation = generation;
+            status.upstream.clone_from(&model.upstream);
             status.model.clone_from(&model.id);
             status.starts += 1;
         });
         self.enter(BackendState::Starting, None);
         let log = self.logs.writer(&model.id);
-        let mut life = Life { generation, model: &model, log, ready: false };
+        let mut life = Life { generation, model: &model, log, sent: &sent, ready: false };
         let end = match &model.launch {
             Some(launch) => self.live_as_child(&mut life, launch).await,
             None => self.live_remotely(&mut life).await,
         };
+        self.inbox.is_watched = false;
         let failure = match end {
             End::Ordered(order @ (Order::Stop | Order::Load(_))) => {
                 self.enter(BackendState::Stopped, None);
+                self.inbox.checked();
                 if let Order::Load(load) = order {
                     return Some(load);
                 }
@@ -133,6 +155,7 @@ impl Supervisor {
         } else {
             BackendEvent::LoadDone { replica, generation, result: Err(failure) }
         });
+        self.inbox.checked();
         None
     }
 
@@ -159,10 +182,14 @@ impl Supervisor {
             Some(why) => why,
             None => {
                 self.ready(life, pid);
+                let (watch, health) = (self.inbox.watch(), Health::of(life.model));
+                let looks = watch.look(life, self.looks.clone(), &self.status);
                 tokio::select! {
                     biased;
                     order = self.inbox.next(Some(life.generation)) => Why::Ordered(order),
                     status = process.exited() => Why::Problem(exit_problem(status, "while it served")),
+                    never = watch.child(&health) => match never {},
+                    never = looks => match never {},
                 }
             }
         };
@@ -215,33 +242,23 @@ impl Supervisor {
             () = std::future::ready(()), if !checked => {}
         }
         self.ready(life, None);
-        let lost = async {
-            let mut failures = 0;
-            loop {
-                sleep(self.remote_check_period).await;
-                match health.check().await {
-                    Ok(()) => failures = 0,
-                    Err(problem) => {
-                        failures += 1;
-                        tracing::debug!(model = model.id, failures, problem, "a remote server failed its check");
-                        if failures == REMOTE_CHECK_TRIES {
-                            return problem;
-                        }
-                    }
-                }
-            }
-        };
+        let watch = self.inbox.watch();
+        let looks = watch.look(life, self.looks.clone(), &self.status);
+        let period =
+            if model.is_pool() { self.remote_check_period / POOL_CHECK_FACTOR } else { self.remote_check_period };
         tokio::select! {
             biased;
             order = self.inbox.next(Some(life.generation)) => End::Ordered(order),
-            problem = lost, if checked => {
+            problem = watch.remote(&health, period, checked) => {
                 life.failed(&format!("is not there any more: wanted {health}, got: {problem}"))
             }
+            never = looks => match never {},
         }
     }
 
-    fn ready(&self, life: &mut Life<'_>, pid: Option<u32>) {
+    fn ready(&mut self, life: &mut Life<'_>, pid: Option<u32>) {
         life.ready = true;
+        self.inbox.is_watched = true;
         life.log.note("ready");
         self.enter(BackendState::Ready, pid);
         let (replica, generation) = (self.inbox.replica, life.generation);
@@ -251,6 +268,7 @@ impl Supervisor {
     fn enter(&self, state: BackendState, pid: Option<u32>) {
         self.status.send_modify(|status| {
             status.pid = pid;
+            status.sample = None;
             if status.state != state {
                 status.state = state;
                 status.since = SystemTime::now();
@@ -264,6 +282,7 @@ struct Life<'a> {
     generation: Generation,
     model: &'a Model,
     log: LogWriter,
+    sent: &'a AtomicU64,
     ready: bool,
 }
 
@@ -286,12 +305,82 @@ fn exit_problem(status: std::io::Result<std::process::ExitStatus>, when: &str) -
     format!("{how} {when}")
 }
 
-fn not_ready(health: &Health, model: &Model, last: &str) -> String {
+fn not_ready(health: &Health, model: &Model, last: &Fault) -> String {
     let seconds = model.health_check_timeout.as_secs_f64();
     format!(
         "was not ready within {seconds} s: wanted {health}, last got: {last} \
          (raise `healthCheckTimeout` if it needs longer, set `checkEndpoint` if its health path is another)"
     )
+}
+
+/// What goes on beside a replica that is ready.
+struct Watch {
+    replica: ReplicaId,
+    events: mpsc::UnboundedSender<BackendEvent>,
+    suspicions: Arc<Suspicions>,
+}
+
+impl Watch {
+    /// Ends when a remote server is gone: when it failed several checks in a row, or refused the connection for one that
+    /// was made because somebody else had found it gone.
+    async fn remote(&self, health: &Health, period: Duration, checked: bool) -> Fault {
+        let mut failures = 0;
+        loop {
+            let suspected = tokio::select! {
+                () = self.suspicions.raised() => true,
+                () = sleep(period), if checked => false,
+            };
+            let asking = self.suspicions.take();
+            match health.check().await {
+                Ok(()) => failures = 0,
+                Err(problem) => {
+                    failures += u32::from(checked);
+                    tracing::debug!(replica = ?self.replica, failures, %problem, "a remote server failed its check");
+                    if failures == REMOTE_CHECK_TRIES || (suspected && problem.is_refusal) {
+                        self.suspicions.put_back(asking);
+                        return problem;
+                    }
+                }
+            }
+            self.checked(asking);
+        }
+    }
+
+    /// Whether a child is there is seen from its process; this gives its end the time to be seen.
+    async fn child(&self, health: &Health) -> Infallible {
+        loop {
+            self.suspicions.raised().await;
+            if health.check().await.is_err() {
+                sleep(END_PATIENCE).await;
+            }
+            self.checked(self.suspicions.take());
+        }
+    }
+
+    /// Follows what the replica says of its own work.
+    async fn look(
+        &self,
+        life: &Life<'_>,
+        looks: watch::Receiver<Looks>,
+        status: &watch::Sender<BackendSnapshot>,
+    ) -> Infallible {
+        let (replica, generation) = (self.replica, life.generation);
+        let lookout =
+            Lookout { model: life.model, index: replica.index, looks, sent: life.sent, suspicions: &self.suspicions };
+        let tell = |sample, sent| {
+            status.send_modify(|status| status.sample = sample);
+            if let Some(sample) = sample {
+                let _ = self.events.send(BackendEvent::Sample { replica, generation, sample, sent });
+            }
+        };
+        lookout.watch(tell).await
+    }
+
+    fn checked(&self, asking: Vec<oneshot::Sender<()>>) {
+        for asking in asking {
+            let _ = self.events.send(BackendEvent::Checked(asking));
+        }
+    }
 }
 
 impl Inbox {
@@ -309,6 +398,10 @@ impl Inbox {
                 Some(Command::Load(load)) if Some(load.generation) > current => return Order::Load(load),
                 Some(Command::Load(load)) => tracing::debug!(generation = load.generation.0, "a stale load is ignored"),
                 Some(Command::Stop(generation)) if Some(generation) == current => return Order::Stop,
+                Some(Command::Check { generation, asking }) if Some(generation) == current && self.is_watched => {
+                    self.suspicions.raise(Some(asking));
+                }
+                Some(Command::Check { asking, .. }) => self.send(BackendEvent::Checked(asking)),
                 // That process is reaped.
                 Some(Command::Stop(generation)) => self.stop_done(generation),
             }
@@ -321,6 +414,15 @@ impl Inbox {
         while let Ok(command) = self.commands.try_recv() {
             self.send(refusal(self.replica, command));
         }
+    }
+
+    fn watch(&self) -> Watch {
+        Watch { replica: self.replica, events: self.events.clone(), suspicions: Arc::clone(&self.suspicions) }
+    }
+
+    /// Answers all who wait for a look at the replica.
+    fn checked(&self) {
+        self.watch().checked(self.suspicions.take());
     }
 
     fn stop_done(&self, generation: Generation) {
@@ -336,10 +438,11 @@ impl Inbox {
 /// The answer to a command that comes after the end.
 pub(super) fn refusal(replica: ReplicaId, command: Command) -> BackendEvent {
     match command {
-        Command::Load(Load { generation, model }) => {
+        Command::Load(Load { generation, model, .. }) => {
             let failure = Failure::new(format!("model `{}` was not loaded: the gateway shuts down", model.id));
             BackendEvent::LoadDone { replica, generation, result: Err(failure) }
         }
         Command::Stop(generation) => BackendEvent::StopDone { replica, generation },
+        Command::Check { asking, .. } => BackendEvent::Checked(asking),
     }
 }

@@ -27,6 +27,8 @@ use tokio::{
 use super::{BackendEvent, BackendSnapshot, BackendState, Fleet, FleetOptions, procfs::Stat};
 use crate::config::{Capabilities, Detector, Filters, Launch, Model, Timeouts, Upstream};
 
+mod pools;
+
 const G1: Generation = Generation(1);
 const G2: Generation = Generation(2);
 const LONG: Duration = Duration::from_secs(30);
@@ -146,7 +148,7 @@ impl Yard {
     async fn load_and_serve(&mut self, replica: ReplicaId, model: Model) -> (Server, Lines) {
         let mut lines = self.lines(&model.id);
         let model = Arc::new(model);
-        self.fleet.load(replica, G1, Arc::clone(&model));
+        self.fleet.load(replica, G1, Arc::clone(&model), Arc::default());
         lines.until("up").await;
         let server = Server::start(&model.upstream, 200).await;
         self.ready(G1).await;
@@ -264,7 +266,7 @@ async fn a_model_that_ignores_sigterm_is_killed_and_delays_nobody() {
 async fn a_command_that_ends_fails_the_load_with_its_last_lines() {
     let mut yard = Yard::new();
     let script = "echo first; echo CUDA error: out of memory >&2; exit 3";
-    yard.fleet.load(replica(1), G1, Arc::new(model("m", script)));
+    yard.fleet.load(replica(1), G1, Arc::new(model("m", script)), Arc::default());
     let message = yard.load_failure().await;
     assert_eq!(
         message,
@@ -274,7 +276,7 @@ async fn a_command_that_ends_fails_the_load_with_its_last_lines() {
     assert_eq!((snapshot.state, snapshot.pid), (BackendState::Failed, None));
 
     // No state is terminal.
-    yard.fleet.load(replica(1), G2, Arc::new(model("m", "exit 4")));
+    yard.fleet.load(replica(1), G2, Arc::new(model("m", "exit 4")), Arc::default());
     assert_eq!(yard.load_failure().await, "model `m` exited with status 4 before it was ready");
     assert_eq!(yard.snapshot(replica(1)).starts, 2);
 }
@@ -284,7 +286,7 @@ async fn a_program_that_is_not_there_is_named() {
     let mut yard = Yard::new();
     let mut model = model("m", "");
     model.launch.as_mut().unwrap().argv = vec!["no-such-program".to_owned()];
-    yard.fleet.load(replica(1), G1, Arc::new(model));
+    yard.fleet.load(replica(1), G1, Arc::new(model), Arc::default());
     let message = yard.load_failure().await;
     assert!(message.starts_with("model `m` cannot be started: `no-such-program`: No such file"), "{message}");
 }
@@ -296,7 +298,7 @@ async fn a_model_that_never_gets_healthy_is_given_up_and_gone() {
     model.health_check_timeout = Duration::from_millis(600);
     let model = Arc::new(model);
     let mut lines = yard.lines("m");
-    yard.fleet.load(replica(1), G1, Arc::clone(&model));
+    yard.fleet.load(replica(1), G1, Arc::clone(&model), Arc::default());
     lines.until("up").await;
     let _server = Server::start(&model.upstream, 503).await;
     let pid = pid_of(&yard.snapshot(replica(1)));
@@ -314,7 +316,7 @@ async fn loading_goes_on_while_the_server_says_503() {
     let mut yard = Yard::new();
     let model = Arc::new(model("m", "echo up; exec sleep 60"));
     let mut lines = yard.lines("m");
-    yard.fleet.load(replica(1), G1, Arc::clone(&model));
+    yard.fleet.load(replica(1), G1, Arc::clone(&model), Arc::default());
     lines.until("up").await;
     let mut server = Server::start(&model.upstream, 503).await;
     for _ in 0..3 {
@@ -329,14 +331,14 @@ async fn loading_goes_on_while_the_server_says_503() {
 async fn a_stop_while_loading_is_answered_once_and_alone() {
     let mut yard = Yard::new();
     let mut lines = yard.lines("m");
-    yard.fleet.load(replica(1), G1, Arc::new(model("m", "echo up; exec sleep 60")));
+    yard.fleet.load(replica(1), G1, Arc::new(model("m", "echo up; exec sleep 60")), Arc::default());
     lines.until("up").await;
     let pid = pid_of(&yard.snapshot(replica(1)));
     yard.fleet.stop(replica(1), G1);
     assert_eq!(yard.stopped().await, (replica(1), G1));
     assert!(is_gone(pid));
     // The next event is that of the next load.
-    yard.fleet.load(replica(1), G2, Arc::new(model("m", "exit 1")));
+    yard.fleet.load(replica(1), G2, Arc::new(model("m", "exit 1")), Arc::default());
     yard.load_failure().await;
     yard.no_event();
 }
@@ -435,12 +437,12 @@ async fn stale_generations_change_nothing() {
 
     let model = Arc::new(model("m", "echo up; exec sleep 60"));
     let mut lines = yard.lines("m");
-    yard.fleet.load(replica(1), G2, Arc::clone(&model));
+    yard.fleet.load(replica(1), G2, Arc::clone(&model), Arc::default());
     lines.until("up").await;
     let _server = Server::start(&model.upstream, 200).await;
     yard.ready(G2).await;
     let pid = pid_of(&yard.snapshot(replica(1)));
-    yard.fleet.load(replica(1), G1, Arc::clone(&model));
+    yard.fleet.load(replica(1), G1, Arc::clone(&model), Arc::default());
     yard.fleet.stop(replica(1), G1);
     assert_eq!(yard.stopped().await, (replica(1), G1));
     assert!(!is_gone(pid));
@@ -454,7 +456,7 @@ async fn a_port_in_use_is_named_and_nothing_is_started() {
     let mut yard = Yard::new();
     let model = model("m", "echo up; exec sleep 60");
     let _foreign = Server::start(&model.upstream, 200).await;
-    yard.fleet.load(replica(1), G1, Arc::new(model));
+    yard.fleet.load(replica(1), G1, Arc::new(model), Arc::default());
     let message = yard.load_failure().await;
     assert!(message.contains("another program listens on port 8001 already"), "{message}");
     assert!(yard.fleet.logs().tail("m").windows(2).all(|pair| pair != b"up"));
@@ -475,7 +477,7 @@ async fn a_remote_server_is_checked_and_missed() {
     model.upstream.prefix = "/api".to_owned();
     model.upstream_key = Some("secret".to_owned());
     let mut server = Server::start(&model.upstream, 200).await;
-    yard.fleet.load(replica(1), G1, Arc::new(model));
+    yard.fleet.load(replica(1), G1, Arc::new(model), Arc::default());
     yard.ready(G1).await;
     let request = server.requests.recv().await.unwrap();
     assert!(request.starts_with("get /api/health http/1.1\r\n"), "{request}");
@@ -491,9 +493,9 @@ async fn a_remote_server_is_let_go_at_once() {
     let mut yard = Yard::new();
     let mut unchecked = remote_model("far");
     unchecked.check_endpoint = None;
-    yard.fleet.load(replica(1), G1, Arc::new(unchecked));
+    yard.fleet.load(replica(1), G1, Arc::new(unchecked), Arc::default());
     yard.ready(G1).await;
-    yard.fleet.load(replica(2), G1, Arc::new(remote_model("not there")));
+    yard.fleet.load(replica(2), G1, Arc::new(remote_model("not there")), Arc::default());
     yard.fleet.stop(replica(1), G1);
     assert_eq!(yard.stopped().await, (replica(1), G1));
     yard.fleet.stop(replica(2), G1);
@@ -501,7 +503,7 @@ async fn a_remote_server_is_let_go_at_once() {
 
     let mut absent = remote_model("absent");
     absent.health_check_timeout = Duration::from_millis(200);
-    yard.fleet.load(replica(3), G1, Arc::new(absent));
+    yard.fleet.load(replica(3), G1, Arc::new(absent), Arc::default());
     let message = yard.load_failure().await;
     assert!(message.contains("`absent` was not ready within 0.2 s"), "{message}");
 }
@@ -513,7 +515,7 @@ async fn shutdown_kills_everything_now_and_answers_everything() {
     let (_a, _) = yard.load_and_serve(replica(1), model("stopping", deaf)).await;
     let (_b, _) = yard.load_and_serve(replica(2), model("serving", deaf)).await;
     let mut lines = yard.lines("loading");
-    yard.fleet.load(replica(3), G1, Arc::new(model("loading", deaf)));
+    yard.fleet.load(replica(3), G1, Arc::new(model("loading", deaf)), Arc::default());
     lines.until("up").await;
     yard.fleet.stop(replica(1), G1);
     while yard.snapshot(replica(1)).state != BackendState::Stopping {
@@ -534,13 +536,14 @@ async fn shutdown_kills_everything_now_and_answers_everything() {
                 assert!(result.is_err());
                 (replica.model.0, "failed")
             }
+            other => panic!("{other:?}"),
         });
     }
     answers.sort_unstable();
     assert_eq!(answers, [(1, "stopped"), (2, "exited"), (3, "failed")]);
 
-    yard.fleet.load(replica(1), G2, Arc::new(model("late", deaf)));
-    yard.fleet.load(replica(4), G1, Arc::new(model("new", deaf)));
+    yard.fleet.load(replica(1), G2, Arc::new(model("late", deaf)), Arc::default());
+    yard.fleet.load(replica(4), G1, Arc::new(model("new", deaf)), Arc::default());
     yard.load_failure().await;
     yard.load_failure().await;
     yard.fleet.shutdown().await;
@@ -562,12 +565,12 @@ async fn a_fleet_that_is_dropped_leaves_nothing_running() {
 async fn models_that_are_configured_no_more_are_forgotten() {
     let mut yard = Yard::new();
     let (_server, _) = yard.load_and_serve(replica(1), model("kept", "echo up; exec sleep 60")).await;
-    yard.fleet.load(replica(2), G1, Arc::new(model("gone", "exit 1")));
+    yard.fleet.load(replica(2), G1, Arc::new(model("gone", "exit 1")), Arc::default());
     yard.load_failure().await;
     yard.fleet.retain(|_| false);
     assert_eq!(yard.fleet.snapshots().len(), 1, "what runs stays visible");
     assert_eq!(yard.fleet.logs().tail("gone"), "");
     // A replica that was forgotten can come back.
-    yard.fleet.load(replica(2), G2, Arc::new(model("gone", "exit 1")));
+    yard.fleet.load(replica(2), G2, Arc::new(model("gone", "exit 1")), Arc::default());
     yard.load_failure().await;
 }

@@ -29,8 +29,8 @@ pub use export::load_keys;
 pub use identity::{Callers, Gate, Headers, OLDER_TENANT, Trust};
 pub use problem::{Place, Problem, Problems};
 pub use settings::{
-    Capabilities, Detector, Eviction, Filters, Flow, ForwardPriority, Group, Launch, Limits, LogLevel, Matrix, Model,
-    SchedulerKind, Server, Settings, Store, Timeouts, Upstream,
+    Capabilities, Detector, Eviction, Filters, Flow, ForwardPriority, Group, Launch, Limits, LogLevel, Look, Looks,
+    Matrix, Model, SchedulerKind, Server, Settings, Store, Timeouts, Upstream,
 };
 
 use problem::Sink;

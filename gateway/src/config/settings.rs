@@ -97,6 +97,19 @@ impl Settings {
         self.index.get(name).and_then(|at| self.models.get(*at))
     }
 
+    /// How often each model's replicas are to be looked at: as its detector wants it, and with flow control now and then
+    /// for those who look at the gateway's own metrics.
+    #[must_use]
+    pub fn looks(&self) -> Looks {
+        const NOW_AND_THEN: Duration = Duration::from_secs(5);
+        let is_flow = matches!(self.scheduler, SchedulerKind::Flow(_));
+        let look = |model: &Arc<Model>| {
+            let refresh = model.detector.refresh;
+            (model.id.clone(), Look { every: refresh.unwrap_or(NOW_AND_THEN), is_needed: refresh.is_some() })
+        };
+        Arc::new(self.models.iter().filter(|model| is_flow && model.takes_slot).map(look).collect())
+    }
+
     /// The part that the scheduler works by, with models numbered by `ids` and tenants by `tenants`.
     pub fn scheduler_settings(
         &self,
@@ -205,6 +218,12 @@ pub struct Model {
 }
 
 impl Model {
+    /// Whether it is served elsewhere, by several servers: each can take over for another.
+    #[must_use]
+    pub fn is_pool(&self) -> bool {
+        self.launch.is_none() && !self.others.is_empty()
+    }
+
     /// The model as one of its replicas serves it.
     #[must_use]
     pub fn replica(self: &Arc<Self>, index: u32) -> Arc<Self> {
@@ -218,6 +237,18 @@ impl Model {
         )
     }
 }
+
+/// How often replicas of a model are looked at, and whether anything depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// Between two looks.
+    pub every: Duration,
+    /// Requests wait while nothing is heard of a replica.
+    pub is_needed: bool,
+}
+
+/// How often each model's replicas are looked at, by id; those of other models are not.
+pub type Looks = Arc<BTreeMap<String, Look>>;
 
 /// One server of a model.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -42,6 +42,9 @@ pub(super) struct Counters {
     pub(super) answers: AtomicU64,
     pub(super) prompt_tokens: AtomicU64,
     pub(super) completion_tokens: AtomicU64,
+    /// The most that ever waited, and ran, at once.
+    pub(super) most_waiting: AtomicU64,
+    pub(super) most_running: AtomicU64,
 }
 
 impl Engine {
@@ -73,10 +76,15 @@ impl Engine {
 
     /// Waits for a slot and for the prompt to be read. Dropping the future leaves the queue.
     pub(super) async fn start(self: &Arc<Self>, plan: Plan) -> Generation {
-        let waiting = Gauge::raise(self, |counters| &counters.waiting, 1);
         // The semaphore is never closed; if it were, there would be no limit left to hold.
-        let permit = Arc::clone(&self.permits).acquire_owned().await.ok();
-        drop(waiting);
+        let permit = match Arc::clone(&self.permits).try_acquire_owned() {
+            Ok(permit) => Some(permit),
+            Err(_) => {
+                let _waiting = Gauge::raise(self, |counters| &counters.waiting, 1);
+                self.counters.most_waiting.fetch_max(self.counters.waiting.load(Relaxed), Relaxed);
+                Arc::clone(&self.permits).acquire_owned().await.ok()
+            }
+        };
         let slot = Slot::take(self, permit, plan.prompt_tokens);
         self.counters.prompt_tokens.fetch_add(plan.prompt_tokens.into(), Relaxed);
         if plan.fails.hangs() {
@@ -126,11 +134,13 @@ impl Slot {
             busy.len() - 1
         });
         busy[number] = true;
+        let running = Gauge::raise(engine, |counters| &counters.running, 1);
+        engine.counters.most_running.fetch_max(engine.counters.running.load(Relaxed), Relaxed);
         Self {
             engine: Arc::clone(engine),
             number,
             _permit: permit,
-            _running: Gauge::raise(engine, |counters| &counters.running, 1),
+            _running: running,
             kv: Gauge::raise(engine, |counters| &counters.kv_tokens, prompt_tokens.into()),
         }
     }

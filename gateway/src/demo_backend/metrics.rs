@@ -13,7 +13,7 @@ pub(super) fn render(engine: &Engine) -> Option<String> {
         (counters.prompt_tokens.load(Relaxed) as f64, counters.completion_tokens.load(Relaxed) as f64);
     let answers = counters.answers.load(Relaxed) as f64;
     let (labels, rows) = match engine.options.metrics {
-        MetricsStyle::None => return None,
+        MetricsStyle::None | MetricsStyle::Slots => return None,
         MetricsStyle::Vllm => (
             format!("{{engine=\"0\",model_name=\"{}\"}}", engine.options.model),
             vec![
@@ -36,8 +36,13 @@ pub(super) fn render(engine: &Engine) -> Option<String> {
             ],
         ),
     };
+    // What nobody else has: for tests that look whether a limit was ever passed.
+    let most = [
+        ("demo_requests_waiting_max", "gauge", counters.most_waiting.load(Relaxed) as f64),
+        ("demo_requests_running_max", "gauge", counters.most_running.load(Relaxed) as f64),
+    ];
     let mut text = String::new();
-    for (name, kind, value) in rows {
+    for (name, kind, value) in rows.into_iter().chain(most) {
         let _ = writeln!(text, "# TYPE {name} {kind}\n{name}{labels} {value}");
     }
     Some(text)

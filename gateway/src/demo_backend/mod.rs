@@ -87,6 +87,8 @@ pub enum MetricsStyle {
     Vllm,
     /// llama-server's names, and `/slots`.
     LlamaServer,
+    /// `/slots` alone, as a llama-server without `--metrics`.
+    Slots,
     /// `/metrics` is 404.
     None,
 }

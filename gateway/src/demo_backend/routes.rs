@@ -92,7 +92,7 @@ async fn metrics(State(engine): App) -> Response {
 }
 
 async fn slots(State(engine): App) -> Response {
-    if engine.options.metrics != MetricsStyle::LlamaServer {
+    if !matches!(engine.options.metrics, MetricsStyle::LlamaServer | MetricsStyle::Slots) {
         return refuse((StatusCode::NOT_FOUND, "this server has no slots".to_owned()));
     }
     let n_ctx = engine.options.kv_tokens / u64::from(engine.options.slots.max(1));

@@ -13,7 +13,7 @@ use std::{
     hash::{BuildHasher, RandomState},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -22,7 +22,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use switchyard_policy::{Grant, LimitSettings};
 use switchyard_scheduler::{
-    Action, Caller, CallerId, Event, Generation, ModelId, ReplicaId, Request, RequestId, Scheduler, StopReason,
+    Action, Caller, CallerId, Event, Generation, Load, ModelId, ReplicaId, Request, RequestId, Scheduler, StopReason,
     TenantId, Timestamp,
 };
 use tokio::{
@@ -93,6 +93,8 @@ struct Live {
     generation: Generation,
     model: Arc<Model>,
     loading_since: Timestamp,
+    /// Counts the requests that it was sent.
+    sent: Arc<AtomicU64>,
     /// Tells the requests that run on it why it went away.
     failure: watch::Sender<Option<Failure>>,
 }
@@ -112,6 +114,7 @@ impl Dispatcher {
             waiting: HashMap::new(),
             armed: None,
         };
+        fleet.look(settings.looks());
         let names = RandomState::new();
         core.scheduler = Scheduler::new(core.adopt(&settings, &names));
         let shared = Arc::new(Shared {
@@ -134,6 +137,12 @@ impl Dispatcher {
     #[must_use]
     pub fn settings(&self) -> Arc<Settings> {
         self.shared.settings.load_full()
+    }
+
+    /// Has a replica looked at that does not answer. Resolves, when the scheduler knows what came of it, to whether the
+    /// replica is still there.
+    pub async fn check(&self, slot: &Slot) -> bool {
+        self.shared.fleet.check(slot.replica, slot.generation).await
     }
 
     /// The model servers, for snapshots and logs.
@@ -179,6 +188,7 @@ impl Dispatcher {
         let mut core = self.shared.core.lock();
         let event = Event::Reconfigure(Box::new(core.adopt(&settings, &self.shared.names)));
         self.shared.settings.store(Arc::clone(&settings));
+        self.shared.fleet.look(settings.looks());
         self.shared.handle(&mut core, event, Cause::default());
         drop(core);
         self.shared.fleet.retain(|id| settings.models.iter().any(|model| model.id == id));
@@ -303,8 +313,12 @@ impl Shared {
             Action::Dispatch { id, replica, generation, decision } => {
                 self.metrics.on_dispatch(&decision);
                 let live = core.live.get(&replica).filter(|live| live.generation == generation)?;
+                live.sent.fetch_add(1, Ordering::Relaxed);
                 let failure = live.failure.subscribe();
-                Some((id, Answer::Go(Passage { replica, model: Arc::clone(&live.model), decision, failure })))
+                Some((
+                    id,
+                    Answer::Go(Passage { replica, generation, model: Arc::clone(&live.model), decision, failure }),
+                ))
             }
             Action::Reject { id, outcome, waited, retry_after } => {
                 let limit = cause.waiting_limit.filter(|_| cause.own == Some(id));
@@ -316,10 +330,19 @@ impl Shared {
                 if !evicted.is_empty() {
                     self.metrics.on_swap();
                 }
-                let failure = watch::Sender::new(None);
-                let live = Live { generation, model: Arc::clone(&model), loading_since: now, failure };
+                // What still runs there from before is not told that its server was replaced: it was not.
+                let before = core.live.remove(&replica).filter(|_| model.is_pool());
+                let failure = before.map_or_else(|| watch::Sender::new(None), |before| before.failure);
+                let sent = Arc::new(AtomicU64::new(0));
+                let live = Live {
+                    generation,
+                    model: Arc::clone(&model),
+                    loading_since: now,
+                    sent: Arc::clone(&sent),
+                    failure,
+                };
                 core.live.insert(replica, live);
-                self.fleet.load(replica, generation, model);
+                self.fleet.load(replica, generation, model, sent);
                 None
             }
             Action::Stop { replica, generation, reason } => {
@@ -350,6 +373,14 @@ impl Shared {
                     Event::LoadDone { replica, generation, ok }
                 }
                 BackendEvent::StopDone { replica, generation } => Event::StopDone { replica, generation },
+                BackendEvent::Sample { replica, generation, sample, sent } => {
+                    Event::Sample { replica, generation, load: core.fill_in(replica, sample.load, sent) }
+                }
+                BackendEvent::Checked(asking) => {
+                    // Whoever has gone does not want to know any more.
+                    let _ = asking.send(());
+                    continue;
+                }
                 BackendEvent::Exited { replica, generation, failure: reason } => {
                     failure = Some(reason);
                     Event::Exited { replica, generation }
@@ -411,8 +442,19 @@ impl Core {
 
     fn on_failure(&self, replica: ReplicaId, generation: Generation, failure: &Failure) {
         let Some(live) = self.live.get(&replica).filter(|live| live.generation == generation) else { return };
-        tracing::warn!(model = live.model.id, reason = %failure, "model server failed");
-        live.failure.send_replace(Some(failure.clone()));
+        let (model, replica) = (live.model.id.as_str(), replica.index);
+        tracing::warn!(model, replica, reason = %failure, "model server failed");
+        // What runs on one server of many may come to its end, whatever the server's checks say.
+        if !live.model.is_pool() {
+            live.failure.send_replace(Some(failure.clone()));
+        }
+    }
+
+    /// Adds what a replica was sent while it was asked: it may not have seen that yet.
+    fn fill_in(&self, replica: ReplicaId, load: Load, sent: u64) -> Load {
+        let now = self.live.get(&replica).map_or(sent, |live| live.sent.load(Ordering::Relaxed));
+        let unseen = u32::try_from(now.saturating_sub(sent)).unwrap_or(u32::MAX);
+        Load { waiting: load.waiting.saturating_add(unseen), ..load }
     }
 }
 

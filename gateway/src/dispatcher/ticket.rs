@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use switchyard_scheduler::{Decision, Outcome, ReplicaId, RequestId, Usage};
+use switchyard_scheduler::{Decision, Generation, Outcome, ReplicaId, RequestId, Usage};
 use tokio::sync::{oneshot, watch};
 
 use super::{Refusal, Shared};
@@ -22,6 +22,7 @@ pub(super) enum Answer {
 
 pub(super) struct Passage {
     pub(super) replica: ReplicaId,
+    pub(super) generation: Generation,
     pub(super) model: Arc<Model>,
     pub(super) decision: Decision,
     pub(super) failure: watch::Receiver<Option<Failure>>,
@@ -77,10 +78,11 @@ impl Future for Ticket {
             State::Over => return Poll::Pending,
         };
         Poll::Ready(match answer {
-            Answer::Go(Passage { replica, model, decision, failure }) => Ok(Slot {
+            Answer::Go(Passage { replica, generation, model, decision, failure }) => Ok(Slot {
                 seq: self.seq,
                 model,
                 replica,
+                generation,
                 decision,
                 shared: Arc::clone(&self.shared),
                 failure,
@@ -109,6 +111,8 @@ pub struct Slot {
     pub model: Arc<Model>,
     /// The replica to run on.
     pub replica: ReplicaId,
+    /// Of which load.
+    pub generation: Generation,
     /// Why this request, and why now.
     pub decision: Decision,
     shared: Arc<Shared>,

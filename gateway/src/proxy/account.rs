@@ -26,6 +26,8 @@ pub(crate) struct Account {
     record: ActivityRecord,
     arrived: Instant,
     dispatched: Option<Instant>,
+    /// From its dispatch to the first byte of a stream.
+    first_token: Option<Duration>,
     usage: Option<UsageScanner>,
     metrics: Arc<Metrics>,
     activity: ActivityLog,
@@ -55,6 +57,7 @@ impl Account {
             record,
             arrived: Instant::now(),
             dispatched: None,
+            first_token: None,
             usage: None,
             metrics: Arc::clone(metrics),
             activity: activity.clone(),
@@ -94,6 +97,13 @@ impl Account {
         record.passed_by_affinity = decision.passed_by_affinity.map(|id| id.0);
     }
 
+    /// Its server turned out to be gone: it waits for another.
+    pub(super) fn requeued(&mut self) {
+        "cancelled".clone_into(&mut self.record.outcome);
+        self.dispatched = None;
+        self.record.dispatched_ms = None;
+    }
+
     pub(super) fn refused(&mut self, refusal: &Refusal) {
         refusal.outcome.as_str().clone_into(&mut self.record.outcome);
         self.record.serial_queue_wait_ms = millis(refusal.waited);
@@ -125,7 +135,9 @@ impl Account {
     /// A piece of the model server's body.
     pub(super) fn chunk(&mut self, bytes: &[u8]) {
         if self.record.response_bytes == 0 {
-            self.record.first_byte_ms = self.dispatched.map(|at| millis(at.elapsed()));
+            let first_byte = self.dispatched.map(|at| at.elapsed());
+            self.record.first_byte_ms = first_byte.map(millis);
+            self.first_token = first_byte.filter(|_| self.record.stream);
         }
         self.record.response_bytes += signed(bytes.len());
         if let Some(usage) = &mut self.usage {
@@ -147,7 +159,7 @@ impl Account {
         let tokens = |count: Option<u64>| count.and_then(|count| i64::try_from(count).ok());
         self.record.prompt_tokens = tokens(usage.prompt_tokens);
         self.record.completion_tokens = tokens(usage.completion_tokens);
-        usage.into()
+        Usage { first_token: self.first_token, ..usage.into() }
     }
 }
 

@@ -31,6 +31,12 @@ const REASON_PATIENCE: Duration = Duration::from_secs(2);
 pub(super) enum Interrupted {
     /// Nothing is out yet: this is the answer.
     Failed(ApiError),
+    /// Nothing is out yet, and nothing came: this is the answer unless another server has one.
+    Lost {
+        error: ApiError,
+        /// The server may have had the whole request.
+        may_have_arrived: bool,
+    },
     /// The client went away.
     ClientGone,
     /// The answer broke off, in a form that has no way to say so: the connection must end without the answer's end.
@@ -45,6 +51,8 @@ pub(super) struct Forward<'a> {
     pub(super) account: &'a mut Account,
     /// Given back as soon as the model server is done, not when the client has read everything.
     pub(super) slot: &'a mut Option<Slot>,
+    /// The body as it came, which is let go when no other server can be asked any more.
+    pub(super) original: &'a mut Bytes,
 }
 
 impl Forward<'_> {
@@ -55,6 +63,7 @@ impl Forward<'_> {
         body: Bytes,
     ) -> Result<(), Interrupted> {
         let mut connection = self.request(header, body).await?;
+        *self.original = Bytes::new();
         let complete = self.answer(&mut connection.http).await?;
         if complete {
             self.upstreams.release(connection, self.model).await;
@@ -81,19 +90,19 @@ impl Forward<'_> {
                 Interrupted::Failed(ApiError::bad_request("invalid_request", "the request cannot be sent on as it is"))
             })?;
             let (upstreams, model) = (self.upstreams, self.model);
-            let connected = self.unless_gone(pin!(upstreams.connect(model, fresh))).await?;
-            let mut connection = connected.map_err(Interrupted::Failed)?;
+            let mut connection = self.unless_gone(pin!(upstreams.connect(model, fresh))).await??;
             let http = &mut connection.http;
             let attempted = self.unless_gone(pin!(attempt(http, request, body.clone(), model))).await?;
             let Err(failed) = attempted else { return Ok(connection) };
             tracing::debug!(model = model.id, reused = connection.reused, ?failed, "a request failed");
-            let again = match failed {
+            let may_have_arrived = match failed {
                 Failed::Late(error) => return Err(Interrupted::Failed(error)),
-                Failed::Unsent(_) => true,
-                Failed::Unanswered(_) => safe,
+                Failed::Unsent(_) => false,
+                Failed::Unanswered(_) => true,
             };
-            if fresh || !connection.reused || !again {
-                return Err(Interrupted::Failed(self.why(None, "closed the connection before it answered").await));
+            if fresh || !connection.reused || (may_have_arrived && !safe) {
+                let error = self.why(None, "closed the connection before it answered").await;
+                return Err(Interrupted::Lost { error, may_have_arrived });
             }
             fresh = true;
         }
@@ -182,7 +191,10 @@ impl Forward<'_> {
             biased;
             done = work => Ok(done),
             _ = self.session.read_body_or_idle(true) => Err(Interrupted::ClientGone),
-            failure = slot.failure() => Err(Interrupted::Failed(ApiError::bad_gateway(failure.to_string()))),
+            failure = slot.failure() => {
+                let error = ApiError::bad_gateway(failure.to_string());
+                Err(Interrupted::Lost { error, may_have_arrived: true })
+            }
         }
     }
 

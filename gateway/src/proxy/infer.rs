@@ -24,6 +24,8 @@ use crate::{
     dispatcher::{Arrival, Slot, Ticket, Tokens},
 };
 
+/// A request whose server is gone is given to so many others at most.
+const MAX_OTHERS: usize = 7;
 /// Of a prompt in JSON, about: enough to tell a long one from a short one until the answer says how many they were.
 const BYTES_PER_TOKEN: u64 = 4;
 
@@ -49,7 +51,7 @@ impl Gateway {
     ) -> Result<(), Interrupted> {
         let settings = self.dispatcher.settings();
         let body = read_body(session, account, &settings).await?;
-        let inquiry = Box::pin(Inquiry::read(session, inference, body)).await.map_err(Interrupted::Failed)?;
+        let mut inquiry = Box::pin(Inquiry::read(session, inference, body)).await.map_err(Interrupted::Failed)?;
         account.model(&inquiry.asked);
         let model = settings.find(&inquiry.asked);
         let known = model.map(|model| &**model);
@@ -60,19 +62,42 @@ impl Gateway {
         account.model(&model.id);
         let arrival = arrival(&settings, model, &session.req_header().headers, inquiry.body.len());
         let arrival = Arrival { tokens: inquiry.tokens, ..arrival };
+        let mut servers = 1 + model.others.len().min(MAX_OTHERS);
         drop(settings);
-        let granted = self.wait(session, account, arrival).await?;
-        let model = Arc::clone(&granted.model);
-        *slot = Some(granted);
-        // Only what goes upstream needs room for it.
-        Box::pin(async {
-            let (target, body) =
-                inquiry.rewrite(&model, session.req_header().uri.query()).await.map_err(Interrupted::Failed)?;
-            self.forward(session, account, slot, &model, &target, body).await
-        })
-        .await
+        loop {
+            let granted = self.wait(session, account, &arrival).await?;
+            let model = Arc::clone(&granted.model);
+            *slot = Some(granted);
+            // Only what goes upstream needs room for it.
+            let sent = Box::pin(async {
+                let query = session.req_header().uri.query();
+                let (target, body) =
+                    inquiry.rewrite(&model, query, arrival.priority).await.map_err(Interrupted::Failed)?;
+                self.forward(session, account, slot, &model, &target, body, &mut inquiry.body).await
+            });
+            match sent.await {
+                Err(Interrupted::Lost { error, may_have_arrived }) => {
+                    servers -= 1;
+                    if servers == 0 || !self.may_go_elsewhere(slot.as_ref(), may_have_arrived).await {
+                        return Err(Interrupted::Failed(error));
+                    }
+                }
+                sent => return sent,
+            }
+            *slot = None;
+            account.requeued();
+        }
     }
 
+    /// Whether a request to which nothing came back may go to another server: always if it cannot have arrived; else only
+    /// if its server is gone, and with it whatever it had done for the request. Its scheduler knows by then.
+    async fn may_go_elsewhere(&self, slot: Option<&Slot>, may_have_arrived: bool) -> bool {
+        let Some(slot) = slot else { return false };
+        let is_there = Box::pin(self.dispatcher.check(slot)).await;
+        !(is_there && may_have_arrived)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the parts of one request, each from elsewhere")]
     pub(super) async fn forward(
         &self,
         session: &mut ServerSession,
@@ -81,12 +106,13 @@ impl Gateway {
         model: &Model,
         target: &str,
         body: Bytes,
+        original: &mut Bytes,
     ) -> Result<(), Interrupted> {
         let settings = self.dispatcher.settings();
         let request_id = account.request_id.clone();
         let outbound = Outbound { model, headers: &settings.headers, request_id: &request_id };
         let length = body.len();
-        let forward = Forward { upstreams: &self.upstreams, model, session, account, slot };
+        let forward = Forward { upstreams: &self.upstreams, model, session, account, slot, original };
         forward.run(|client| outbound.request(client, target, length), body).await
     }
 
@@ -95,14 +121,14 @@ impl Gateway {
         &self,
         session: &mut ServerSession,
         account: &mut Account,
-        arrival: Arrival,
+        arrival: &Arrival,
     ) -> Result<Slot, Interrupted> {
-        let (priority, model) = (arrival.priority, Arc::clone(&arrival.model));
-        let tenant = account.caller.tenant.as_deref().map(|name| self.dispatcher.tenant(name));
-        let tenant = tenant.unwrap_or_default();
-        let arrival = Arrival { caller: account.caller.grant.clone(), tenant, ..arrival };
-        let mut ticket: Ticket = self.dispatcher.submit(arrival);
-        account.queued(ticket.seq().0, priority);
+        let mut ticket: Ticket = {
+            let tenant = account.caller.tenant.as_deref().map(|name| self.dispatcher.tenant(name));
+            let (caller, tenant) = (account.caller.grant.clone(), tenant.unwrap_or_default());
+            self.dispatcher.submit(Arrival { caller, tenant, ..arrival.clone() })
+        };
+        account.queued(ticket.seq().0, arrival.priority);
         let answer = tokio::select! {
             biased;
             answer = &mut ticket => answer,
@@ -115,7 +141,7 @@ impl Gateway {
             }
             Err(refusal) => {
                 account.refused(&refusal);
-                let no_endpoint = refusal.outcome == Outcome::RejectedTtl && !self.is_ready(&model.id);
+                let no_endpoint = refusal.outcome == Outcome::RejectedTtl && !self.is_ready(&arrival.model.id);
                 Err(Interrupted::Failed(ApiError::refused(&refusal, no_endpoint)))
             }
         }
@@ -142,10 +168,15 @@ impl Inquiry {
     }
 
     /// What the model server is asked for, and the body as it wants it.
-    async fn rewrite(self, model: &Model, query: Option<&str>) -> Result<(String, Bytes), ApiError> {
+    async fn rewrite(
+        &self,
+        model: &Model,
+        query: Option<&str>,
+        priority: Priority,
+    ) -> Result<(String, Bytes), ApiError> {
         let Self { inference: Inference { upstream, .. }, asked, encoding, body, .. } = self;
         let renamed = match (&encoding, query) {
-            (None, Some(query)) => rewrite::query(model, &asked, query),
+            (None, Some(query)) => rewrite::query(model, asked, query),
             _ => None,
         };
         let target = match renamed.as_deref().or(query) {
@@ -153,8 +184,8 @@ impl Inquiry {
             None => (*upstream).to_owned(),
         };
         let body = match encoding {
-            Some(encoding) => rewrite::body(model, &asked, &encoding, body).await?,
-            None => body,
+            Some(encoding) => rewrite::body(model, asked, encoding, body.clone(), priority).await?,
+            None => body.clone(),
         };
         Ok((target, body))
     }

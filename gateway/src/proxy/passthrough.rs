@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode, header};
 use pingora::{
     http::{RequestHeader, ResponseHeader},
@@ -62,19 +63,19 @@ impl Gateway {
         };
         let websocket = is_websocket(session.req_header());
         let body = match websocket {
-            true => bytes::Bytes::new(),
+            true => Bytes::new(),
             false => read_body(session, account, &settings).await?,
         };
         let arrival = arrival(&settings, &model, &session.req_header().headers, body.len());
         drop((settings, model));
-        let granted = self.wait(session, account, arrival).await?;
+        let granted = self.wait(session, account, &arrival).await?;
         let model = Arc::clone(&granted.model);
         *slot = Some(granted);
         if websocket {
             let peer = self.upstreams.peer(&model).await.map_err(Interrupted::Failed)?;
             return Ok(Passed::Tunnel(Box::new(Tunnel { peer, model, target })));
         }
-        Box::pin(self.forward(session, account, slot, &model, &target, body)).await?;
+        Box::pin(self.forward(session, account, slot, &model, &target, body, &mut Bytes::new())).await?;
         Ok(Passed::Answered)
     }
 }

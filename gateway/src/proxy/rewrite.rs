@@ -11,17 +11,24 @@ use serde::{
     de::{MapAccess, Visitor},
 };
 use serde_json::{Value, value::RawValue};
+use switchyard_scheduler::Priority;
 
 use super::{
     error::ApiError,
     model_name::{Encoding, form, invalid_form},
 };
-use crate::config::Model;
+use crate::config::{ForwardPriority, Model};
 
 /// The body as `model` wants it. `asked` is the name by which the request asked for it.
-pub(super) async fn body(model: &Model, asked: &str, encoding: &Encoding, body: Bytes) -> Result<Bytes, ApiError> {
+pub(super) async fn body(
+    model: &Model,
+    asked: &str,
+    encoding: &Encoding,
+    body: Bytes,
+    priority: Priority,
+) -> Result<Bytes, ApiError> {
     match encoding {
-        Encoding::Json => json(model, asked, body),
+        Encoding::Json => json(model, asked, body, priority),
         Encoding::Multipart(boundary) => match &model.use_model_name {
             Some(name) if name != asked => multipart(name, boundary, &body).await,
             _ => Ok(body),
@@ -38,11 +45,18 @@ pub(super) fn query(model: &Model, asked: &str, query: &str) -> Option<String> {
     model.use_model_name.as_deref().filter(|name| *name != asked).map(|name| pairs(name, query.as_bytes()))
 }
 
-fn json(model: &Model, asked: &str, body: Bytes) -> Result<Bytes, ApiError> {
+fn json(model: &Model, asked: &str, body: Bytes, priority: Priority) -> Result<Bytes, ApiError> {
     let filters = &model.filters;
     let by_id = filters.set_params_by_id.get(asked);
     let rename = model.use_model_name.as_deref().filter(|name| *name != asked);
-    if rename.is_none() && filters.strip_params.is_empty() && filters.set_params.is_empty() && by_id.is_none() {
+    // There, lower goes first.
+    let priority = model.forward_priority.map(|ForwardPriority::Vllm| Value::from(priority.0.saturating_neg()));
+    if rename.is_none()
+        && priority.is_none()
+        && filters.strip_params.is_empty()
+        && filters.set_params.is_empty()
+        && by_id.is_none()
+    {
         return Ok(body);
     }
     let Members(mut members) = serde_json::from_slice(&body)
@@ -56,6 +70,9 @@ fn json(model: &Model, asked: &str, body: Bytes) -> Result<Bytes, ApiError> {
         filters.set_params.iter().chain(by_id.unwrap_or(&none)).map(|(key, value)| (key.as_str(), value)).collect();
     if let Some((key, value)) = &rename {
         set.insert(key, value);
+    }
+    if let Some(priority) = &priority {
+        set.insert("priority", priority);
     }
     // A key that is set stands once, where it stood first.
     let mut done = BTreeSet::new();
@@ -151,7 +168,7 @@ mod tests {
     use crate::proxy::testing;
 
     fn changed(model: &Model, asked: &str, text: &str) -> String {
-        let out = json(model, asked, Bytes::copy_from_slice(text.as_bytes())).expect("JSON");
+        let out = json(model, asked, Bytes::copy_from_slice(text.as_bytes()), Priority(100)).expect("JSON");
         String::from_utf8(out.to_vec()).expect("UTF-8")
     }
 
@@ -160,7 +177,7 @@ mod tests {
         let model = testing::model("m");
         let text = "{ \"model\" : \"m\",\n\t\"n\": 1.50, \"n\": 2 }";
         let body = Bytes::from_static(text.as_bytes());
-        let out = json(&model, "m", body.clone()).expect("JSON");
+        let out = json(&model, "m", body.clone(), Priority(100)).expect("JSON");
         assert_eq!(out.as_ptr(), body.as_ptr());
         let renamed_to_itself = Model { use_model_name: Some("m".to_owned()), ..model };
         assert_eq!(changed(&renamed_to_itself, "m", text), text);
@@ -189,6 +206,18 @@ mod tests {
         assert_eq!(changed(&model, "m", text), r#"{"model":"alias","k":1,"x":[],"seed":1,"top_p":0.5}"#);
     }
 
+    #[test]
+    fn the_priority_is_written_as_vllm_reads_it() {
+        let model = Model { forward_priority: Some(ForwardPriority::Vllm), ..testing::model("m") };
+        let out = changed(&model, "m", r#"{"model":"m","priority":-1000000,"x":[1]}"#);
+        assert_eq!(out, r#"{"model":"m","priority":-100,"x":[1]}"#, "whatever the client wrote");
+        assert_eq!(changed(&model, "m", r#"{"model":"m"}"#), r#"{"model":"m","priority":-100}"#);
+        let lowest = json(&model, "m", Bytes::from_static(b"{}"), Priority(i64::MIN)).expect("JSON");
+        assert_eq!(lowest, format!(r#"{{"priority":{}}}"#, i64::MAX));
+        let text = r#"{"model":"m","priority":5}"#;
+        assert_eq!(changed(&testing::model("m"), "m", text), text, "nothing is added or taken away unasked");
+    }
+
     #[tokio::test]
     async fn a_form_keeps_its_other_parts() {
         let binary: Vec<u8> = (0..=255).cycle().take(200_000).collect();
@@ -201,7 +230,7 @@ mod tests {
         );
         let encoding = Encoding::Multipart("XX".to_owned());
         let model = Model { use_model_name: Some("real".to_owned()), ..testing::model("m") };
-        let out = body(&model, "asked", &encoding, form.into()).await.expect("a form");
+        let out = body(&model, "asked", &encoding, form.into(), Priority(0)).await.expect("a form");
 
         let mut out = super::form(&out, "XX");
         let file = out.next_field().await.expect("a form").expect("the file");

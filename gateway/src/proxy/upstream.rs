@@ -17,6 +17,7 @@ use pingora::{
 use super::{
     corked::{Corked, Flush},
     error::ApiError,
+    forward::Interrupted,
 };
 use crate::config::{Model, Upstream};
 
@@ -77,8 +78,8 @@ impl Upstreams {
 
     /// A connection to the model's server. Pooled ones that the server has closed are never handed out, as far as
     /// that is known by now; `fresh` rules out the rest.
-    pub(super) async fn connect(&self, model: &Model, fresh: bool) -> Result<Connection, ApiError> {
-        for peer in self.peers(model).await? {
+    pub(super) async fn connect(&self, model: &Model, fresh: bool) -> Result<Connection, Interrupted> {
+        for peer in self.peers(model).await.map_err(Interrupted::Failed)? {
             while let Some(stream) = self.connector.reused_stream(&peer).await {
                 // Dropping it closes it.
                 if !fresh {
@@ -91,7 +92,8 @@ impl Upstreams {
                 Err(error) => tracing::debug!(model = model.id, %error, "cannot connect"),
             }
         }
-        Err(ApiError::bad_gateway(format!("the model server of `{}` does not accept connections", model.id)))
+        let error = ApiError::bad_gateway(format!("the model server of `{}` does not accept connections", model.id));
+        Err(Interrupted::Lost { error, may_have_arrived: false })
     }
 
     /// Where the model's server is, for the ordinary path.

@@ -303,6 +303,7 @@ mod tests {
     use switchyard_scheduler::{Generation, ModelId, ReplicaId, RequestId};
 
     use super::*;
+    use crate::config::Upstream;
 
     fn idle() -> ScrapeState {
         ScrapeState { now: Timestamp::ZERO, bands: [BandView::default(); 3], running: 0, backends: Vec::new() }
@@ -386,6 +387,8 @@ mod tests {
             pid: None,
             since: SystemTime::UNIX_EPOCH,
             starts: 1,
+            upstream: Upstream { tls: false, host: "m".to_owned(), port: 1, prefix: String::new() },
+            sample: None,
         };
         let mut state = idle();
         state.now = Timestamp::from_secs(100);
