@@ -8,7 +8,7 @@
 mod counters;
 mod host;
 
-use std::{rc::Rc, time::UNIX_EPOCH};
+use std::{cell::Cell, rc::Rc, time::UNIX_EPOCH};
 
 use proxy_wasm::{
     hostcalls,
@@ -37,6 +37,22 @@ struct Root {
 struct Checked {
     policy: Policy,
     counters: Counters,
+    /// Whether decisions are logged, and for how many more requests that holds without asking the host anew.
+    logs: Cell<(bool, u32)>,
+}
+
+/// Every call into the host costs as much as a good part of a decision, so the log level is asked for now and then.
+const REQUESTS_A_LEVEL: u32 = 64;
+
+impl Checked {
+    fn logs_decisions(&self) -> bool {
+        let (logs, left) = match self.logs.get() {
+            (_, 0) => (matches!(hostcalls::get_log_level(), Ok(LogLevel::Trace | LogLevel::Debug)), REQUESTS_A_LEVEL),
+            known => known,
+        };
+        self.logs.set((logs, left - 1));
+        logs
+    }
 }
 
 impl Context for Root {}
@@ -48,7 +64,8 @@ impl RootContext for Root {
             Ok(policy) => {
                 let keys = policy.key_count();
                 log(LogLevel::Info, &format!("switchyard: {keys} keys in {} tiers", policy.tiers().len()));
-                self.checked = Some(Rc::new(Checked { counters: Counters::define(&policy), policy }));
+                let counters = Counters::define(&policy);
+                self.checked = Some(Rc::new(Checked { policy, counters, logs: Cell::default() }));
                 true
             }
             Err(problems) => {
@@ -95,9 +112,11 @@ impl HttpContext for Request {
         let headers = host::parse(&pairs);
         let pseudo = |wanted: &[u8]| headers.iter().find(|(name, _)| *name == wanted).map_or(&b""[..], |(_, v)| *v);
         let request = RequestView { method: pseudo(b":method"), path: pseudo(b":path"), headers: &headers };
-        let decision = checked.policy.decide(&request, now_unix());
+        let decision = checked.policy.decide_by(&request, now_unix);
         checked.counters.count(&decision);
-        log_decision(&decision);
+        if checked.logs_decisions() {
+            log_decision(&decision);
+        }
         match decision {
             Decision::Allow(allowed) => pass(&allowed),
             Decision::Deny(denial) => refuse(&denial),
@@ -109,8 +128,9 @@ fn pass(allowed: &Allowed<'_>) -> Action {
     for name in &allowed.remove {
         let _ = hostcalls::remove_map_value(MapType::HttpRequestHeaders, name);
     }
+    // Whatever had one of these names is gone, and to add is less work for the host than to set.
     for (name, value) in &allowed.set {
-        let _ = hostcalls::set_map_value_bytes(MapType::HttpRequestHeaders, name, Some(value.as_bytes()));
+        let _ = hostcalls::add_map_value_bytes(MapType::HttpRequestHeaders, name, value.as_bytes());
     }
     Action::Continue
 }
@@ -121,11 +141,8 @@ fn refuse(denial: &Denial<'_>) -> Action {
     Action::Pause
 }
 
-/// One line a request, and no cost unless somebody wants it. Names only: no key, no path, nothing that was sent.
+/// One line a request, where somebody wants it. Names only: no key, no path, nothing that was sent.
 fn log_decision(decision: &Decision<'_>) {
-    if !matches!(hostcalls::get_log_level(), Ok(LogLevel::Trace | LogLevel::Debug)) {
-        return;
-    }
     let line = match decision {
         Decision::Allow(Allowed { identity: Some(caller), .. }) => {
             let grant = &caller.grant;

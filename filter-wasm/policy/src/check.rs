@@ -11,7 +11,7 @@ use crate::{
     Band, Policy, Scope,
     digest::{Digest, DigestMap},
     headers::Names,
-    policy::{Grant, Models, Tier},
+    policy::{Grant, Models, NEVER, Tier},
     settings::{
         AnonymousSettings, HeaderSettings, KeySettings, LimitSettings, PolicySettings, PrioritySetting, Problem,
         TierSettings,
@@ -213,7 +213,7 @@ impl Check {
         self.limits(path, limits);
         let tenant = self.header_value(format!("{path}.tenant"), tenant);
         let name = name.map(|name| self.header_value(format!("{path}.name"), name));
-        let expires = expires.map_or(i64::MAX, |text| self.expiry(path, &text));
+        let expires = expires.map_or(NEVER, |text| self.expiry(path, &text));
         let scopes = self.scopes(path, scope);
         let models = models.and_then(|models| self.models(path, models));
         let Some(known) = tiers.get(&tier) else {
@@ -291,7 +291,7 @@ impl Check {
         moment.and_then(|since| i64::try_from(since.as_secs()).ok()).unwrap_or_else(|| {
             let cure = "write it as 2027-01-31T12:00:00Z, or 2027-01-31 for the start of that day in UTC";
             self.problem(format!("{path}.expires"), "not a time", cure);
-            i64::MAX
+            NEVER
         })
     }
 

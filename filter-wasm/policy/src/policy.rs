@@ -72,6 +72,9 @@ pub struct Tier {
     pub(crate) stamps: [Box<str>; 3],
 }
 
+/// The expiry of a key without one.
+pub(crate) const NEVER: i64 = i64::MAX;
+
 /// What a key stands for, or the lack of one.
 pub struct Grant {
     /// The tenant: a header's value in printable ASCII.
@@ -86,7 +89,7 @@ pub struct Grant {
     pub max_band: Band,
     /// Bounds on its requests, the tier's where the key has none.
     pub limits: LimitSettings,
-    /// Unix seconds from which it is refused; `i64::MAX` for never.
+    /// Unix seconds from which it is refused, or [`NEVER`].
     pub(crate) expires: i64,
     /// The beginning of the key's digest; 0 without a key.
     pub(crate) mark: u64,
@@ -149,6 +152,12 @@ impl Policy {
     /// Decides about a request at a time, in Unix seconds.
     #[must_use]
     pub fn decide<'a>(&'a self, request: &RequestView<'a>, now_unix: i64) -> Decision<'a> {
+        self.decide_by(request, || now_unix)
+    }
+
+    /// The same with a clock that gives Unix seconds, which is asked only about a key that expires.
+    #[must_use]
+    pub fn decide_by<'a>(&'a self, request: &RequestView<'a>, clock: impl FnOnce() -> i64) -> Decision<'a> {
         let arrived = Arrived::read(request, &self.names);
         let need = Need::of(request.method, request.path);
         if need == Need::Nothing {
@@ -159,7 +168,7 @@ impl Policy {
             Ok(grant) => grant,
             Err(reason) => return deny(reason, None),
         };
-        match judge(grant, &arrived, need, now_unix) {
+        match judge(grant, &arrived, need, clock) {
             Ok(band) => Decision::Allow(self.stamp(grant, band, arrived)),
             Err(reason) => deny(reason, Some(&grant.tier.name)),
         }
@@ -220,8 +229,8 @@ fn strip(arrived: Arrived<'_>) -> Allowed<'_> {
 }
 
 /// The band in which a caller's request runs, or why it does not.
-fn judge(grant: &Grant, arrived: &Arrived<'_>, need: Need, now_unix: i64) -> Result<Band, Reason> {
-    if now_unix >= grant.expires {
+fn judge(grant: &Grant, arrived: &Arrived<'_>, need: Need, clock: impl FnOnce() -> i64) -> Result<Band, Reason> {
+    if grant.expires != NEVER && clock() >= grant.expires {
         return Err(Reason::ExpiredKey);
     }
     if !need.is_met_by(|scope| grant.has(scope)) {

@@ -177,12 +177,10 @@ fn define_http(linker: &mut Linker<State>) -> Result<(), Error> {
     )?;
     linker.func_wrap(
         "env",
-        "proxy_replace_header_map_value",
+        "proxy_add_header_map_value",
         |mut guest: Guest<'_>, _map: u32, name: u32, name_size: u32, value: u32, value_size: u32| {
             let (name, value) = (read(&guest, name, name_size), read(&guest, value, value_size));
-            let headers = &mut guest.data_mut().headers;
-            headers.retain(|(known, _)| *known != name);
-            headers.push((name, value));
+            guest.data_mut().headers.push((name, value));
             OK
         },
     )?;
