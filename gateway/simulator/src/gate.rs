@@ -11,6 +11,24 @@ pub(crate) trait Gate {
     fn view(&self) -> Option<View>;
 }
 
+impl<G: Gate> Gate for &mut G {
+    fn handle(&mut self, now: Timestamp, event: Event) {
+        (**self).handle(now, event);
+    }
+
+    fn poll_action(&mut self) -> Option<Action> {
+        (**self).poll_action()
+    }
+
+    fn deadline(&self) -> Option<Timestamp> {
+        (**self).deadline()
+    }
+
+    fn view(&self) -> Option<View> {
+        (**self).view()
+    }
+}
+
 /// A gate's own account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct View {

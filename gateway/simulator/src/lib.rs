@@ -14,6 +14,8 @@ mod ledger;
 mod measure;
 mod no_gate;
 mod random;
+#[cfg(test)]
+mod recording;
 mod report;
 mod run;
 mod scenario;

@@ -4,13 +4,17 @@
 use std::{collections::BTreeMap, ops::Range, time::Duration};
 
 use switchyard_scheduler::{
-    AdmissionSettings, BackoffSettings, BandSettings, Bounds, EvictionSettings, FifoSettings, GroupSettings,
-    MatrixSettings, ModelId, PolicySettings, Priority, SerialSettings,
+    AdmissionSettings, BackoffSettings, BandSettings, Bounds, CeilingSettings, DetectorSettings, EvictionSettings,
+    FairnessSettings, FifoSettings, FlowSettings, GroupSettings, HoldbackScale, LevelSettings, MatrixSettings, ModelId,
+    OrderingSettings, PolicySettings, Priority, SerialSettings, TenantId,
 };
 
 use crate::{
-    Arrivals, Class, Comparison, EngineSettings, Faults, Length, Model, Operation, Policy, Scenario, random::Stream,
-    run::outcomes,
+    Arrivals, Class, Comparison, Detector, EngineSettings, Faults, Length, Model, Operation, Policy, Scenario,
+    driver::Driver,
+    random::Stream,
+    recording::{self, Recorder},
+    run::{outcomes, settings},
 };
 
 const PRIORITIES: [i64; 10] = [i64::MIN, -200, -100, -99, -1, 0, 1, 99, 100, i64::MAX];
@@ -38,7 +42,7 @@ fn model(random: &mut Stream, number: usize) -> Model {
     Model {
         name: format!("model-{number}"),
         replicas: 1 + random.up_to(1) * random.up_to(2),
-        concurrency: Some(1 + random.up_to(3)),
+        concurrency: random.maybe(0.7, |random| 1 + random.up_to(3)),
         managed,
         load: random.millis(3_000),
         stop: random.millis(800),
@@ -89,7 +93,8 @@ fn class(random: &mut Stream, number: usize, models: usize) -> Class {
     Class {
         name: format!("class-{number}"),
         priority: Priority(random.pick(&PRIORITIES)),
-        tenants: vec![format!("tenant-{number}")],
+        // Classes share tenants now and then.
+        tenants: (0..=random.up_to(2)).map(|other| format!("tenant-{}", (number as u32 + other) % 5)).collect(),
         model: ModelId(random.up_to(models as u32 - 1)),
         arrivals: Arrivals {
             rates: vec![(Duration::ZERO, random.unit() * 1.5)],
@@ -97,8 +102,8 @@ fn class(random: &mut Stream, number: usize, models: usize) -> Class {
         },
         prompt: Length::Uniform(1, 40),
         output: Length::Uniform(1, 8),
-        max_tokens: None,
-        goal: None,
+        max_tokens: random.maybe(0.3, |random| random.between(0, 20)),
+        goal: random.maybe(0.4, |random| random.millis(3_000)),
         ttl: random.maybe(0.3, |random| random.millis(5_000)),
         patience: random.maybe(0.3, |random| random.millis(5_000)),
     }
@@ -131,19 +136,75 @@ fn bounds(random: &mut Stream) -> Bounds {
 }
 
 fn policy(random: &mut Stream, models: usize) -> PolicySettings {
-    if random.chance(0.5) {
-        PolicySettings::Serial(SerialSettings {
+    match random.up_to(5) {
+        0..=1 => PolicySettings::Serial(SerialSettings {
             swap_affinity_bonus: random.up_to(99),
             aging_divisor: random.up_to(2) * random.up_to(60),
             slots: 1 + random.up_to(1) * random.up_to(3),
-        })
-    } else {
-        let points = |random: &mut Stream| random.pick(&[-100, -1, 0, 10, i64::MAX]);
-        let model_priority: BTreeMap<_, _> = (0..models as u32)
-            .filter_map(|number| random.maybe(0.3, |random| (ModelId(number), points(random))))
-            .collect();
-        PolicySettings::Fifo(FifoSettings { model_priority })
+        }),
+        2..=3 => {
+            let points = |random: &mut Stream| random.pick(&[-100, -1, 0, 10, i64::MAX]);
+            let model_priority: BTreeMap<_, _> = (0..models as u32)
+                .filter_map(|number| random.maybe(0.3, |random| (ModelId(number), points(random))))
+                .collect();
+            PolicySettings::Fifo(FifoSettings { model_priority })
+        }
+        _ => PolicySettings::Flow(flow(random)),
     }
+}
+
+fn flow(random: &mut Stream) -> FlowSettings {
+    let (least, greatest) = (random.unit(), 1.0 - random.unit() * random.unit());
+    let (least, greatest) = (least.min(greatest), least.max(greatest));
+    FlowSettings {
+        levels: PRIORITIES
+            .into_iter()
+            .filter_map(|priority| random.maybe(0.3, |random| (Priority(priority), level(random))))
+            .collect(),
+        template: level(random),
+        ceilings: match random.up_to(3) {
+            0 => CeilingSettings::Fixed(1.0),
+            1 => CeilingSettings::Fixed(1.0 - random.unit()),
+            2 => {
+                let by = random.pick(&[HoldbackScale::Rank, HoldbackScale::Value]);
+                CeilingSettings::Holdback { least, greatest, by }
+            }
+            _ => CeilingSettings::Adaptive { least, greatest },
+        },
+        aging_divisor: random.up_to(1) * random.up_to(60),
+        swap_affinity: random.chance(0.5),
+        weights: (1..=6)
+            .filter_map(|tenant| random.maybe(0.4, |random| (TenantId(tenant), 1 + random.up_to(9))))
+            .collect(),
+        prompt_weight: random.up_to(3),
+        completion_weight: random.up_to(3),
+        idle_timeout: random.millis(10_000),
+    }
+}
+
+fn level(random: &mut Stream) -> LevelSettings {
+    use {FairnessSettings::*, OrderingSettings::*};
+    LevelSettings {
+        fairness: random.pick(&[GlobalStrict, RoundRobin, Weighted]),
+        ordering: random.pick(&[Fcfs, Edf, SloDeadline]),
+        ceiling: random.maybe(0.3, |random| 1.0 - random.unit()),
+    }
+}
+
+fn detector(random: &mut Stream) -> Detector {
+    let refresh = Duration::from_millis(20) + random.millis(100);
+    let settings = match random.up_to(3) {
+        0 => DetectorSettings::Slots,
+        1 => DetectorSettings::Concurrency { requests: 1 + random.up_to(5) },
+        2 => DetectorSettings::Tokens { tokens: 1 + random.between(0, 300) },
+        _ => DetectorSettings::Utilization {
+            queue_depth: 1 + random.up_to(4),
+            kv_cache: 1.0 - random.unit(),
+            staleness: refresh + random.millis(200),
+        },
+    };
+    let looks = matches!(settings, DetectorSettings::Utilization { .. });
+    Detector { settings, headroom: random.maybe(0.4, Stream::unit).unwrap_or(0.0), refresh: looks.then_some(refresh) }
 }
 
 /// A random scenario with one comparison.
@@ -157,10 +218,21 @@ fn scenario(seed: u64) -> Scenario {
             bounds: bounds(random),
             ttl: random.maybe(0.2, |random| random.millis(6_000)),
         }),
-        ..AdmissionSettings::default()
+        levels: (0..random.up_to(1) * random.up_to(3))
+            .map(|_| {
+                let bounds = bounds(random);
+                (
+                    Priority(random.pick(&PRIORITIES)),
+                    BandSettings { bounds, ttl: random.maybe(0.5, |random| random.millis(6_000)) },
+                )
+            })
+            .collect(),
+        shed_when_saturated: random.chance(0.2),
     };
     let backoff = BackoffSettings { initial: random.millis(1_000), max: Duration::from_secs(4) };
-    let policy = Policy::Scheduler(policy(random, models));
+    let policy = policy(random, models);
+    let detector = matches!(policy, PolicySettings::Flow(_)).then(|| detector(random));
+    let policy = Policy::Scheduler(policy);
     Scenario {
         name: format!("swarm-{seed}"),
         description: String::new(),
@@ -170,7 +242,7 @@ fn scenario(seed: u64) -> Scenario {
         eviction: eviction(random, models),
         classes: (0..1 + random.up_to(3) as usize).map(|number| class(random, number, models)).collect(),
         models: (0..models).map(|number| model(random, number)).collect(),
-        comparisons: vec![Comparison { name: "swarm".into(), policy, detector: None, admission, backoff }],
+        comparisons: vec![Comparison { name: "swarm".into(), policy, detector, admission, backoff }],
         faults: Faults {
             cancel: random.maybe(0.5, Stream::unit).unwrap_or(0.0) * 0.5,
             load_failure: random.maybe(0.4, Stream::unit).unwrap_or(0.0) * 0.7,
@@ -207,7 +279,8 @@ fn swarm(seeds: Range<u64>) -> Tally {
 #[test]
 fn random_runs_break_no_promise_and_leave_nothing_out() {
     let tally = swarm(0..800);
-    let outcomes = ["RejectedCapacity", "RejectedTtl", "Evicted", "LoadFailed", "UnknownModel", "Shutdown"];
+    let outcomes =
+        ["RejectedCapacity", "RejectedTtl", "RejectedShed", "Evicted", "LoadFailed", "UnknownModel", "Shutdown"];
     let ends = outcomes.map(|outcome| format!("Rejected({outcome})"));
     let others = ["Served", "Left", "Lost", "load", "failed load", "crash", "preemption"].map(str::to_owned);
     for what in ends.into_iter().chain(others) {
@@ -229,4 +302,23 @@ fn random_runs_break_no_promise_3() {
 #[test]
 fn random_runs_break_no_promise_4() {
     swarm(2_400..3_200);
+}
+
+#[test]
+fn a_recorded_run_replays_to_the_same_decisions() {
+    for seed in (0..800).step_by(4) {
+        let scenario = scenario(seed);
+        let comparison = &scenario.comparisons[0];
+        let Policy::Scheduler(policy) = &comparison.policy else { continue };
+        let settings = settings(&scenario, comparison, policy.clone());
+        let mut recorder = Recorder::new(settings.clone());
+        Driver::new(&scenario, comparison, &mut recorder, settings)
+            .run()
+            .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        let again = recording::replay(recorder.lines());
+        for (number, (line, again)) in recorder.lines().iter().zip(again.lines()).enumerate() {
+            assert_eq!(line, again, "seed {seed}, line {number}");
+        }
+        assert_eq!(recorder.lines().len(), again.lines().len(), "seed {seed}");
+    }
 }

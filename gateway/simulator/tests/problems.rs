@@ -106,6 +106,53 @@ faults: { cancel: 1.5, crashEvery: 0s }
 }
 
 #[test]
+fn every_problem_of_flow_is_named_at_once() {
+    let comparisons = "
+comparisons:
+  - use: flow
+    settings:
+      flow:
+        saturationDetector: { concurrency: { maxConcurrency: 0, maxTokenConcurrency: 9, headroom: 11 } }
+        ceilings: { holdback: { least: 0.9, greatest: 0.5 } }
+        priorityBands:
+          - { priority: 5, ceiling: 1.5 }
+          - { priority: 5 }
+        defaultPriorityBand: { ceiling: 0 }
+        weights: { a: 0, b: 2 }
+  - name: other
+    use: flow
+    settings:
+      flow:
+        saturationDetector: { utilization: { kvCacheUtilThreshold: 2, refreshMetricsInterval: 1s } }
+";
+    assert_problems(
+        &["duration: 10s\n", POOL, CLASS, comparisons],
+        &[
+            "broken.yaml:9:62: comparisons[0].settings.flow.saturationDetector.concurrency.maxConcurrency: has to be more \
+             than 0",
+            "broken.yaml:9:86: comparisons[0].settings.flow.saturationDetector.concurrency.maxTokenConcurrency: has no \
+             effect while concurrencyMode is requests; leave it out, or set the other mode",
+            "broken.yaml:9:99: comparisons[0].settings.flow.saturationDetector.concurrency.headroom: has to be between \
+             0 and 10",
+            "broken.yaml:10:19: comparisons[0].settings.flow.ceilings.holdback: least is 0.9, and has to be at most \
+             greatest, 0.5",
+            "broken.yaml:12:37: comparisons[0].settings.flow.priorityBands[0].ceiling: has to be above 0 and at most 1",
+            "broken.yaml:13:25: comparisons[0].settings.flow.priorityBands[1].priority: has the priority 5 as another \
+             band has; give each its own",
+            "broken.yaml:14:41: comparisons[0].settings.flow.defaultPriorityBand.ceiling: has to be above 0 and at most \
+             1",
+            "broken.yaml:15:23: comparisons[0].settings.flow.weights.a: has to be more than 0",
+            "broken.yaml:15:29: comparisons[0].settings.flow.weights.b: `b` is not among the tenants; they are a",
+            "broken.yaml:20:68: comparisons[1].settings.flow.saturationDetector.utilization.kvCacheUtilThreshold: has to \
+             be above 0 and at most 1",
+            "broken.yaml:20:95: comparisons[1].settings.flow.saturationDetector.utilization.refreshMetricsInterval: \
+             metrics are looked at every 1s and good for 200ms; let it be less than metricsStalenessThreshold, best a \
+             half",
+        ],
+    );
+}
+
+#[test]
 fn empty_lists_and_slips_in_rates_are_named() {
     assert_problems(
         &["duration: 0s\n", "replicas: {swap: {models: {}}}\n", "classes: []\n", "comparisons: []\n"],

@@ -379,7 +379,12 @@ fn admission(file: &file::Admission) -> AdmissionSettings {
         },
         ttl: ttl(band.ttl.or(file.default_request_ttl)),
     });
-    AdmissionSettings { total, bands, ..AdmissionSettings::default() }
+    AdmissionSettings {
+        total,
+        bands,
+        levels: BTreeMap::new(),
+        shed_when_saturated: file.shed_when_saturated.unwrap_or(default.shed_when_saturated),
+    }
 }
 
 impl Arrivals {

@@ -161,6 +161,7 @@ pub(super) struct Admission {
     pub(super) max_bytes: Option<u64>,
     #[serde(rename = "defaultRequestTTL")]
     pub(super) default_request_ttl: Option<Span>,
+    pub(super) shed_when_saturated: Option<bool>,
     #[serde(default)]
     pub(super) bands: Bands,
 }

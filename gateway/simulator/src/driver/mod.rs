@@ -1,27 +1,26 @@
 //! Drives a gate with simulated clients and servers, and carries out what it decides.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+mod servers;
+
+use std::{collections::BTreeMap, time::Duration};
 
 use switchyard_scheduler::{
-    Action, Event, Generation, Load, Outcome, ReplicaId, Request, RequestId, Settings, StopReason, TenantId, Timestamp,
-    Usage,
+    Action, Event, Generation, Load, Outcome, ReplicaId, Request, RequestId, Settings, TenantId, Timestamp, Usage,
 };
 use thiserror::Error;
 
 use crate::{
     Comparison, Operation, Policy, Scenario,
     agenda::Agenda,
-    engine::{Engine, Output},
-    faults::{Fate, Scrape},
+    engine::Output,
+    faults::Fate,
     gate::Gate,
     ledger::{Broken, Ledger, Process, Stage},
     random::Stream,
     scenario::tenants,
     workload::{Arrival, arrivals},
 };
+use servers::Server;
 
 /// The gate did something that it must never do.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -107,6 +106,12 @@ enum Happening {
         replica: ReplicaId,
         generation: Generation,
     },
+    /// What a late look at a server's metrics found.
+    Sample {
+        replica: ReplicaId,
+        generation: Generation,
+        load: Load,
+    },
     /// News that the gate has heard before.
     StaleNews(Event),
     Tick,
@@ -116,14 +121,6 @@ enum Happening {
 const NEVER: Duration = Duration::from_secs(100 * 24 * 3600);
 /// The same where looks at metrics keep the clock going.
 const NEVER_WITH_SCRAPES: Duration = Duration::from_secs(24 * 3600);
-
-#[derive(Debug, Default)]
-struct Server {
-    generation: Generation,
-    engine: Option<Engine>,
-    /// Dispatched to it, whether they have reached its queue or not.
-    requests: BTreeSet<RequestId>,
-}
 
 pub(crate) struct Driver<'a, G> {
     scenario: &'a Scenario,
@@ -218,7 +215,7 @@ impl<'a, G: Gate> Driver<'a, G> {
             Happening::Step { replica, generation } => self.step(replica, generation)?,
             Happening::LoadDone { replica, generation, ok } => self.load_done(replica, generation, ok)?,
             Happening::StopDone { replica, generation } => {
-                self.ledger.becomes(replica, generation, Process::None)?;
+                self.ledger.becomes(self.now, replica, generation, Process::None)?;
                 self.tell(Event::StopDone { replica, generation });
             }
             Happening::Crash { replica, generation } => self.crash(replica, generation)?,
@@ -229,6 +226,7 @@ impl<'a, G: Gate> Driver<'a, G> {
             }
             Happening::Operation(index) => self.operate(index),
             Happening::Scrape { replica, generation } => self.scrape(replica, generation),
+            Happening::Sample { replica, generation, load } => self.sample(replica, generation, load),
             Happening::StaleNews(event) => self.gate.handle(self.now, event),
             Happening::Tick => self.tick()?,
         }
@@ -317,103 +315,6 @@ impl<'a, G: Gate> Driver<'a, G> {
         }
     }
 
-    fn step(&mut self, replica: ReplicaId, generation: Generation) -> Result<(), Broken> {
-        let Some(server) = self.servers.get_mut(&replica).filter(|server| server.generation == generation) else {
-            return Ok(());
-        };
-        let Some(engine) = server.engine.as_mut() else { return Ok(()) };
-        let mut outputs = std::mem::take(&mut self.outputs);
-        engine.advance(self.now, &mut outputs);
-        if let Some(end) = engine.step_end() {
-            self.agenda.plan(end, Happening::Step { replica, generation });
-        }
-        for output in outputs.drain(..) {
-            match output {
-                Output::FirstToken(id) => {
-                    let now = self.now;
-                    if let Some(life) = self.life_mut(id) {
-                        life.first_token = Some(now);
-                    }
-                }
-                Output::Done(id) => {
-                    let usage = self.life(id).map_or_else(Usage::default, |life| Usage {
-                        prompt_tokens: life.arrival.prompt.into(),
-                        completion_tokens: life.arrival.output.into(),
-                        first_token: None,
-                    });
-                    self.finish(id, End::Served, usage)?;
-                }
-            }
-        }
-        self.outputs = outputs;
-        Ok(())
-    }
-
-    fn load_done(&mut self, replica: ReplicaId, generation: Generation, ok: bool) -> Result<(), Broken> {
-        // A stop that came meanwhile is answered by its end alone.
-        if self.ledger.process(replica, generation) != Process::Loading {
-            return Ok(());
-        }
-        self.ledger.becomes(replica, generation, if ok { Process::Ready } else { Process::None })?;
-        if ok {
-            let settings = self.scenario.models[replica.model.0 as usize].engine.clone();
-            let server = self.servers.entry(replica).or_default();
-            *server = Server { generation, engine: Some(Engine::new(settings)), requests: BTreeSet::new() };
-            if let Some(life) = self.fate.lives_for() {
-                self.agenda.plan(self.now + life, Happening::Crash { replica, generation });
-            }
-            if self.scrape_every.is_some() {
-                self.agenda.plan(self.now, Happening::Scrape { replica, generation });
-            }
-        } else {
-            self.failed_loads += 1;
-        }
-        self.tell(Event::LoadDone { replica, generation, ok });
-        Ok(())
-    }
-
-    fn crash(&mut self, replica: ReplicaId, generation: Generation) -> Result<(), Broken> {
-        // Once nobody is left to see it, crashes and restarts would go on for ever.
-        if self.is_over() || self.ledger.process(replica, generation) != Process::Ready {
-            return Ok(());
-        }
-        self.crashes += 1;
-        self.ledger.becomes(replica, generation, Process::None)?;
-        self.lose_server(replica);
-        self.tell(Event::Exited { replica, generation });
-        Ok(())
-    }
-
-    /// Whether nobody waits or runs, and nobody comes any more.
-    fn is_over(&self) -> bool {
-        self.ledger.unfinished() == 0 && self.lives.len() == self.arrivals.len()
-    }
-
-    fn scrape(&mut self, replica: ReplicaId, generation: Generation) {
-        let Some(every) = self.scrape_every.filter(|_| !self.is_over()) else { return };
-        let server = self.servers.get(&replica).filter(|server| server.generation == generation);
-        let Some(engine) = server.and_then(|server| server.engine.as_ref()) else { return };
-        let load = engine.load();
-        let load = Load { running: load.running, waiting: load.waiting, kv_cache: Some(load.kv) };
-        let sample = Event::Sample { replica, generation, load };
-        match self.fate.scrape(every) {
-            Scrape::InTime => self.gate.handle(self.now, sample),
-            Scrape::Late(by) => self.agenda.plan(self.now + by, Happening::StaleNews(sample)),
-            Scrape::Lost => {}
-        }
-        self.agenda.plan(self.now + every, Happening::Scrape { replica, generation });
-    }
-
-    /// The process is gone: its requests will be seen to break, sooner or later.
-    fn lose_server(&mut self, replica: ReplicaId) {
-        let Some(server) = self.servers.get_mut(&replica) else { return };
-        self.preemptions += server.preemptions();
-        server.engine = None;
-        for id in std::mem::take(&mut server.requests) {
-            self.agenda.plan(self.now + self.fate.notices_after(), Happening::Broken { id });
-        }
-    }
-
     fn operate(&mut self, index: usize) {
         let event = match &self.scenario.operations[index].1 {
             Operation::Unload(models) => Event::Unload { models: models.clone() },
@@ -462,7 +363,7 @@ impl<'a, G: Gate> Driver<'a, G> {
         let deadline = self.gate.deadline();
         // A look at metrics may bring what a request waits for.
         let asleep = deadline.is_none() && self.scrape_every.is_none();
-        self.ledger.settled(self.gate.view(), asleep)?;
+        self.ledger.settled(self.now, self.gate.view(), asleep)?;
         if let Some(deadline) = deadline.map(|deadline| deadline.max(self.now))
             && self.tick.is_none_or(|planned| deadline < planned)
         {
@@ -482,7 +383,7 @@ impl<'a, G: Gate> Driver<'a, G> {
     fn carry_out(&mut self, action: Action) -> Result<(), Broken> {
         match action {
             Action::Dispatch { id, replica, generation, decision } => {
-                self.ledger.dispatch(self.now, id, replica, generation, decision.waited)?;
+                self.ledger.dispatch(self.now, id, replica, generation, &decision)?;
                 self.servers.entry(replica).or_default().requests.insert(id);
                 let now = self.now;
                 if let Some(life) = self.life_mut(id) {
@@ -506,14 +407,6 @@ impl<'a, G: Gate> Driver<'a, G> {
             Action::Stop { replica, generation, reason } => self.stop(replica, generation, reason)?,
             Action::Drained => self.ledger.drained()?,
         }
-        Ok(())
-    }
-
-    fn stop(&mut self, replica: ReplicaId, generation: Generation, reason: StopReason) -> Result<(), Broken> {
-        self.ledger.stop(replica, generation, reason)?;
-        self.lose_server(replica);
-        let takes = self.fate.stop(self.scenario.models[replica.model.0 as usize].stop);
-        self.agenda.plan(self.now + takes, Happening::StopDone { replica, generation });
         Ok(())
     }
 
@@ -549,11 +442,5 @@ impl<'a, G: Gate> Driver<'a, G> {
 
     fn life_mut(&mut self, id: RequestId) -> Option<&mut Life> {
         self.lives.get_mut(usize::try_from(id.0).ok()?.checked_sub(1)?)
-    }
-}
-
-impl Server {
-    fn preemptions(&self) -> u64 {
-        self.engine.as_ref().map_or(0, |engine| engine.load().preemptions)
     }
 }

@@ -3,17 +3,20 @@
 //! The ledger holds the requests' and servers' true states by its own, simple bookkeeping. Every action and event
 //! passes through it; the first that breaks a rule ends the run.
 
+mod flow;
+
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
 };
 
 use switchyard_scheduler::{
-    EvictionSettings, Generation, GroupSettings, ModelId, Outcome, PolicySettings, ReplicaId, Request, RequestId,
-    Settings, StopReason, Timestamp,
+    Decision, EvictionSettings, FlowDecision, Generation, GroupSettings, Load, ModelId, Outcome, PolicySettings,
+    Priority, ReplicaId, Request, RequestId, Settings, StopReason, Timestamp,
 };
 
 use crate::gate::View;
+use flow::{Flows, Pool};
 
 /// Where a request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +40,8 @@ struct Entry {
     request: Request,
     arrived: Timestamp,
     stage: Stage,
+    /// Tokens that it was taken to need when it went (`flow`).
+    tokens: u64,
 }
 
 #[derive(Debug)]
@@ -49,7 +54,14 @@ struct Server {
     managed: bool,
     /// Dispatched to it in this generation and not finished.
     running: u32,
-    /// Whether the request that it was loaded for may still go before better ones: nothing is loaded in vain.
+    /// Tokens that those are taken to need (`flow`).
+    tokens: u64,
+    /// Until when its last sample is good for, if that said that it has nothing to do and nothing went to it since.
+    idle_until: Option<Timestamp>,
+    /// Since when it is ready.
+    since: Timestamp,
+    /// Whether the request that it was loaded for may still go before better ones, and above its ceiling: nothing is
+    /// loaded in vain.
     promised: bool,
 }
 
@@ -74,7 +86,9 @@ pub(crate) struct Ledger {
     requests: Vec<Entry>,
     servers: BTreeMap<ReplicaId, Server>,
     queues: BTreeMap<ModelId, Queue>,
+    flows: Flows,
     waiting: [u64; 3],
+    waiting_by_level: BTreeMap<Priority, u64>,
     waiting_bytes: u64,
     running: u64,
     unfinished: u64,
@@ -90,7 +104,9 @@ impl Ledger {
             requests: Vec::new(),
             servers: BTreeMap::new(),
             queues: BTreeMap::new(),
+            flows: Flows::default(),
             waiting: [0; 3],
+            waiting_by_level: BTreeMap::new(),
             waiting_bytes: 0,
             running: 0,
             unfinished: 0,
@@ -122,11 +138,15 @@ impl Ledger {
     pub(crate) fn arrive(&mut self, now: Timestamp, request: Request) -> Check {
         rule(request.id.0 == self.requests.len() as u64 + 1, || format!("{:?} is out of order", request.id))?;
         self.waiting[request.priority.band().index()] += 1;
+        *self.waiting_by_level.entry(request.priority).or_default() += 1;
         self.waiting_bytes += request.bytes;
         self.unfinished += 1;
         let place = self.place(now, &request);
         self.queues.entry(request.model).or_default().insert(place);
-        self.requests.push(Entry { request, arrived: now, stage: Stage::Waiting });
+        if let PolicySettings::Flow(flow) = &self.settings.policy {
+            self.flows.arrive(&self.settings, flow, now, &request);
+        }
+        self.requests.push(Entry { request, arrived: now, stage: Stage::Waiting, tokens: 0 });
         Ok(())
     }
 
@@ -136,11 +156,12 @@ impl Ledger {
         id: RequestId,
         replica: ReplicaId,
         generation: Generation,
-        waited: std::time::Duration,
+        decision: &Decision,
     ) -> Check {
         let entry = self.entry(id)?;
         rule(entry.stage == Stage::Waiting, || format!("{id:?} is dispatched while {:?}", entry.stage))?;
         rule(entry.request.model == replica.model, || format!("{id:?} goes to {replica:?}, not to its model"))?;
+        let waited = decision.waited;
         rule(waited == now.since(entry.arrived), || format!("{id:?} is said to have waited {waited:?}"))?;
         let process = self.process(replica, generation);
         rule(process == Process::Ready, || {
@@ -150,15 +171,22 @@ impl Ledger {
         if self.gated {
             self.check_limits(id, replica)?;
         }
-        let first = self.queues.get(&replica.model).and_then(BTreeSet::first).map(|&(_, first)| first);
+        let in_turn = if self.gated { self.in_turn(id, decision) } else { Ok(()) };
         self.leave_queue(id)?;
-        let ordered = self.gated;
+        let tokens = decision
+            .flow
+            .map_or(0, |flow| self.requests[id.0 as usize - 1].request.prompt_tokens + flow.expected_tokens);
         let server = self.server(replica, generation)?;
-        let in_turn = !ordered || first == Some(id) || std::mem::take(&mut server.promised);
         server.running += 1;
-        rule(in_turn, || format!("{id:?} is dispatched before {first:?}, which is due for the same model"))?;
+        server.tokens += tokens;
+        server.idle_until = None;
+        if in_turn.is_err() && !self.keeps_promise(now, replica) {
+            return in_turn;
+        }
         self.running += 1;
-        self.entry_mut(id)?.stage = Stage::Running(replica, generation);
+        let entry = self.entry_mut(id)?;
+        entry.stage = Stage::Running(replica, generation);
+        entry.tokens = tokens;
         Ok(())
     }
 
@@ -167,9 +195,14 @@ impl Ledger {
             return Err(format!("{id:?} goes to {replica:?}, which is not configured"));
         };
         let server = self.servers.get(&replica).ok_or_else(|| format!("{replica:?} was never loaded"))?;
-        rule(server.running < model.concurrency, || {
-            format!("{id:?} goes to {replica:?}, which runs {} of {} already", server.running, model.concurrency)
+        let limit = model.concurrency;
+        rule(server.running < limit, || {
+            format!("{id:?} goes to {replica:?}, which runs {} of {limit} already", server.running)
         })?;
+        if let PolicySettings::Flow(_) = &self.settings.policy {
+            let (used, limit) = (flow::used(model, server.running, server.tokens), flow::limit(model));
+            rule(used < limit, || format!("{id:?} goes to {replica:?}, which holds {used} of {limit} already"))?;
+        }
         rule(server.revision == model.revision, || format!("{id:?} goes to {replica:?} of an old revision"))?;
         if let PolicySettings::Serial(serial) = &self.settings.policy
             && model.takes_slot
@@ -180,6 +213,65 @@ impl Ledger {
             })?;
         }
         Ok(())
+    }
+
+    /// Whether it is the request's turn among those for its model, and its level may have one.
+    fn in_turn(&self, id: RequestId, decision: &Decision) -> Check {
+        let request = &self.entry(id)?.request;
+        if let PolicySettings::Flow(flow) = &self.settings.policy {
+            self.flows.in_turn(flow, request)?;
+            let FlowDecision { saturation, ceiling, .. } =
+                decision.flow.ok_or("flow has nothing to say of a dispatch")?;
+            rule(saturation.is_none_or(|saturation| saturation < ceiling), || {
+                format!("{id:?} is dispatched at a saturation of {saturation:?}; its ceiling is said to be {ceiling}")
+            })?;
+            let model = self.settings.models.get(&request.model);
+            let below = |model| flow::below_ceiling(flow, model, request, self.pool(request.model, Timestamp::ZERO));
+            return model.map_or(Ok(()), below);
+        }
+        let first = self.queues.get(&request.model).and_then(BTreeSet::first).map(|&(_, first)| first);
+        rule(first == Some(id), || format!("{id:?} is dispatched before {first:?}, which is due for the same model"))
+    }
+
+    /// Whether a replica of the model has just been loaded, or was for somebody who has not gone yet: best the one that he
+    /// goes to now, but another may have got a place free meanwhile.
+    fn keeps_promise(&mut self, now: Timestamp, replica: ReplicaId) -> bool {
+        let (from, to) = (ReplicaId { index: 0, ..replica }, ReplicaId { index: u32::MAX, ..replica });
+        if self.servers.range(from..=to).any(|(_, server)| server.process == Process::Ready && server.since == now) {
+            return true;
+        }
+        let promised: Vec<_> =
+            self.servers.range(from..=to).filter(|(_, server)| server.promised).map(|(&replica, _)| replica).collect();
+        let kept = promised.iter().find(|&&other| other == replica).or(promised.first());
+        kept.and_then(|kept| self.servers.get_mut(kept)).is_some_and(|server| std::mem::take(&mut server.promised))
+    }
+
+    /// What the ready replicas of a model that are up to date do.
+    fn pool(&self, model: ModelId, now: Timestamp) -> Pool {
+        let Some(settings) = self.settings.models.get(&model) else { return Pool::default() };
+        let is_flow = matches!(self.settings.policy, PolicySettings::Flow(_));
+        let mut pool = Pool { idle: true, ..Pool::default() };
+        let (from, to) = (ReplicaId { model, index: 0 }, ReplicaId { model, index: u32::MAX });
+        for (_, server) in self.servers.range(from..=to) {
+            if server.process == Process::Ready && server.revision == settings.revision {
+                pool.replicas += 1;
+                pool.running += u64::from(server.running);
+                let used = flow::used(settings, server.running, server.tokens);
+                pool.used += used;
+                pool.has_room |= server.running < settings.concurrency && (!is_flow || used < flow::limit(settings));
+                pool.idle &= server.idle_until.is_some_and(|until| now < until);
+            }
+        }
+        pool
+    }
+
+    /// What the gate is told that a server's metrics say.
+    pub(crate) fn sampled(&mut self, now: Timestamp, replica: ReplicaId, generation: Generation, load: Load) {
+        let staleness = self.settings.models.get(&replica.model).and_then(flow::staleness);
+        if let (Ok(server), Some(staleness)) = (self.server(replica, generation), staleness) {
+            let idle = load.waiting == 0 && load.kv_cache == Some(0.0);
+            server.idle_until = idle.then_some(now + staleness);
+        }
     }
 
     pub(crate) fn reject(&mut self, id: RequestId, outcome: Outcome) -> Check {
@@ -198,13 +290,14 @@ impl Ledger {
 
     /// A running request has ended.
     pub(crate) fn finish(&mut self, id: RequestId) -> Check {
-        let Stage::Running(replica, generation) = self.entry(id)?.stage else {
+        let &Entry { stage: Stage::Running(replica, generation), tokens, .. } = self.entry(id)? else {
             return Err(format!("{id:?} finished without running"));
         };
         if let Some(server) = self.servers.get_mut(&replica)
             && server.generation == generation
         {
             server.running -= 1;
+            server.tokens -= tokens;
         }
         self.running -= 1;
         self.end(id)
@@ -229,6 +322,9 @@ impl Ledger {
             revision: model.revision,
             managed: model.managed,
             running: 0,
+            tokens: 0,
+            idle_until: None,
+            since: Timestamp::ZERO,
             promised: true,
         };
         self.servers.insert(replica, server);
@@ -248,8 +344,10 @@ impl Ledger {
     }
 
     /// A process changes by itself.
-    pub(crate) fn becomes(&mut self, replica: ReplicaId, generation: Generation, process: Process) -> Check {
-        self.server(replica, generation)?.process = process;
+    pub(crate) fn becomes(&mut self, now: Timestamp, replica: ReplicaId, generation: Generation, to: Process) -> Check {
+        let server = self.server(replica, generation)?;
+        server.process = to;
+        server.since = now;
         Ok(())
     }
 
@@ -271,7 +369,7 @@ impl Ledger {
     }
 
     /// After the gate has said all it wanted to say, `asleep` if it does not even want to be woken.
-    pub(crate) fn settled(&self, view: Option<View>, asleep: bool) -> Check {
+    pub(crate) fn settled(&self, now: Timestamp, view: Option<View>, asleep: bool) -> Check {
         let waiting: u64 = self.waiting.iter().sum();
         let moving = |server: &Server| matches!(server.process, Process::Loading | Process::Stopping);
         rule(!asleep || waiting == 0 || self.running > 0 || self.servers.values().any(moving), || {
@@ -282,10 +380,41 @@ impl Ledger {
             rule(view == truth, || format!("the scheduler believes {view:?}; the truth is {truth:?}"))?;
         }
         if self.gated {
-            let bounds = self.settings.admission.total;
-            rule(waiting <= bounds.requests && self.waiting_bytes <= bounds.bytes, || {
-                format!("{waiting} requests of {} bytes wait; the bounds are {bounds:?}", self.waiting_bytes)
-            })?;
+            self.within_bounds(waiting)?;
+            self.works(now)?;
+        }
+        Ok(())
+    }
+
+    fn within_bounds(&self, waiting: u64) -> Check {
+        let admission = &self.settings.admission;
+        let bounds = admission.total;
+        rule(waiting <= bounds.requests && self.waiting_bytes <= bounds.bytes, || {
+            format!("{waiting} requests of {} bytes wait; the bounds are {bounds:?}", self.waiting_bytes)
+        })?;
+        for (waiting, band) in self.waiting.iter().zip(&admission.bands) {
+            rule(*waiting <= band.bounds.requests, || format!("{waiting} requests of a band wait: {band:?}"))?;
+        }
+        for (priority, level) in &admission.levels {
+            let waiting = self.waiting_by_level.get(priority).copied().unwrap_or(0);
+            rule(waiting <= level.bounds.requests, || format!("{waiting} wait at {priority:?}: {level:?}"))?;
+        }
+        Ok(())
+    }
+
+    /// Nobody waits for a server that has room and is in nobody's way.
+    fn works(&self, now: Timestamp) -> Check {
+        for (&id, model) in self.settings.models.iter().filter(|(_, model)| !model.managed) {
+            let pool = self.pool(id, now);
+            match &self.settings.policy {
+                PolicySettings::Flow(flow) => flow::works(&self.flows, flow, id, model, pool)?,
+                PolicySettings::Fifo(_) => {
+                    let waits = self.queues.get(&id).is_some_and(|queue| !queue.is_empty());
+                    rule(!waits || !pool.has_room, || format!("requests wait for {id:?}, which has room: {pool:?}"))?;
+                }
+                // Its slots may be taken, or kept for somebody.
+                PolicySettings::Serial(_) => {}
+            }
         }
         Ok(())
     }
@@ -311,11 +440,18 @@ impl Ledger {
 
     fn leave_queue(&mut self, id: RequestId) -> Check {
         let entry = self.entry(id)?;
-        let (place, model) = (self.place(entry.arrived, &entry.request), entry.request.model);
-        let (band, bytes) = (entry.request.priority.band(), entry.request.bytes);
+        let (request, arrived) = (entry.request.clone(), entry.arrived);
+        let place = self.place(arrived, &request);
+        if let PolicySettings::Flow(flow) = &self.settings.policy {
+            self.flows.leave(&self.settings, flow, arrived, &request);
+        }
+        let Request { model, priority, bytes, .. } = request;
         let was_there = self.queues.get_mut(&model).is_some_and(|queue| queue.remove(&place));
         rule(was_there, || format!("{id:?} leaves a queue that it is not in"))?;
-        self.waiting[band.index()] -= 1;
+        self.waiting[priority.band().index()] -= 1;
+        if let Some(waiting) = self.waiting_by_level.get_mut(&priority) {
+            *waiting -= 1;
+        }
         self.waiting_bytes -= bytes;
         Ok(())
     }
