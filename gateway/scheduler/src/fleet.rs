@@ -37,6 +37,7 @@ pub(crate) struct Model {
     /// How full its replicas are: each by itself, and what those hold together that are ready.
     detector: Box<dyn Detector>,
     spots: Vec<Spot>,
+    with_room: u64,
     ready: u64,
     used: u64,
     running: u64,
@@ -221,10 +222,11 @@ impl Model {
                 } else {
                     Room::Free
                 };
-                (Some((used, replica.running.into())), Spot { load: self.detector.load(replica), room })
+                (Some((used, replica.running.into())), Spot::new(room, self.detector.load(replica)))
             }
         };
-        self.spots[index] = spot;
+        let old = std::mem::replace(&mut self.spots[index], spot);
+        self.with_room = self.with_room + u64::from(spot.has_room()) - u64::from(old.has_room());
         let (before, (used, running)) = (self.replicas[index].counted, counted.unwrap_or_default());
         let (used_before, running_before) = before.unwrap_or_default();
         self.ready = self.ready + u64::from(counted.is_some()) - u64::from(before.is_some());
@@ -295,7 +297,7 @@ impl Model {
         if self.settings.is_none() {
             return Standing::Blocked;
         }
-        if self.place(None).is_some() {
+        if self.with_room > 0 {
             return Standing::Ready;
         }
         if self.is_pool() {
@@ -340,6 +342,7 @@ impl Fleet {
                     replicas: Vec::new(),
                     detector: detector::places(model_settings),
                     spots: Vec::new(),
+                    with_room: 0,
                     ready: 0,
                     used: 0,
                     running: 0,

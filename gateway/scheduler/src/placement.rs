@@ -7,46 +7,66 @@
 
 use crate::SessionId;
 
-/// What placement has to know of one replica.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Spot {
-    pub(crate) load: u64,
-    pub(crate) room: Room,
-}
+/// What placement has to know of one replica: whether it has room, then how loaded it is. The least is the best place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Spot(u64);
 
 /// Whether a replica can take one more request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
     /// Yes.
     Free,
     /// Yes, but nobody knows how it fares: only if no other can.
     Unsure,
     Full,
-    /// It does not serve, and counts for nothing.
-    Absent,
 }
 
 impl Spot {
-    pub(crate) const ABSENT: Self = Self { load: 0, room: Room::Absent };
+    const LOAD: u64 = (1 << 62) - 1;
+
+    /// Of a replica that does not serve, and counts for nothing.
+    pub(crate) const ABSENT: Self = Self(u64::MAX);
+
+    pub(crate) fn new(room: Room, load: u64) -> Self {
+        Self((room as u64) << 62 | load.min(Self::LOAD - 1))
+    }
+
+    fn load(self) -> u64 {
+        self.0 & Self::LOAD
+    }
+
+    fn is_free(self) -> bool {
+        self.0 >> 62 == Room::Free as u64
+    }
+
+    /// Whether one more request could go here.
+    pub(crate) fn has_room(self) -> bool {
+        self.0 >> 62 < Room::Full as u64
+    }
 }
 
 /// The replica for one more request, by its place among `spots`.
 pub(crate) fn place(spots: &[Spot], session: Option<SessionId>) -> Option<usize> {
-    let least = (0..spots.len()).min_by_key(|&index| (spots[index].room, spots[index].load))?;
-    match (spots[least].room, session) {
-        (Room::Free, Some(session)) => Some(home(spots, session).unwrap_or(least)),
-        (Room::Free | Room::Unsure, _) => Some(least),
-        (Room::Full | Room::Absent, _) => None,
+    let (mut least, mut best) = (0, Spot::ABSENT);
+    for (index, &spot) in spots.iter().enumerate() {
+        if spot < best {
+            (least, best) = (index, spot);
+        }
+    }
+    match session {
+        _ if !best.has_room() => None,
+        Some(session) if best.is_free() => Some(home(spots, session).unwrap_or(least)),
+        _ => Some(least),
     }
 }
 
 /// The replica that a session likes best of those with room that stay within the bound.
 fn home(spots: &[Spot], session: SessionId) -> Option<usize> {
-    let ready = || spots.iter().filter(|spot| spot.room != Room::Absent);
-    let total = ready().fold(1, |sum: u64, spot| sum.saturating_add(spot.load));
+    let ready = || spots.iter().filter(|&&spot| spot != Spot::ABSENT);
+    let total = ready().fold(1, |sum: u64, spot| sum.saturating_add(spot.load()));
     let bound = total.saturating_mul(5).div_ceil(4 * ready().count().max(1) as u64);
     (0..spots.len())
-        .filter(|&index| spots[index].room == Room::Free && spots[index].load < bound)
+        .filter(|&index| spots[index].is_free() && spots[index].load() < bound)
         .max_by_key(|&index| mix(session.0 ^ mix(index as u64 + 1)))
 }
 
@@ -62,19 +82,19 @@ mod tests {
     use super::*;
 
     fn spots(loads: &[u64]) -> Vec<Spot> {
-        loads.iter().map(|&load| Spot { load, room: Room::Free }).collect()
+        loads.iter().map(|&load| Spot::new(Room::Free, load)).collect()
     }
 
     #[test]
     fn the_least_loaded_goes_first_and_the_first_of_equals() {
         assert_eq!(place(&spots(&[3, 1, 1]), None), Some(1));
         let mut spots = spots(&[3, 1, 0]);
-        spots[2].room = Room::Unsure;
+        spots[2] = Spot::new(Room::Unsure, 0);
         assert_eq!(place(&spots, None), Some(1), "one that is known to have room");
-        spots[1].room = Room::Full;
-        spots[0].room = Room::Absent;
+        spots[1] = Spot::new(Room::Full, 1);
+        spots[0] = Spot::ABSENT;
         assert_eq!(place(&spots, None), Some(2));
-        spots[2].room = Room::Full;
+        spots[2] = Spot::new(Room::Full, 0);
         assert_eq!(place(&spots, None), None);
         assert_eq!(place(&[], Some(SessionId(1))), None);
     }

@@ -50,15 +50,18 @@ impl<K: Ord + Copy> Board<K> {
         }
     }
 
-    pub(super) fn best(&self) -> Option<(K, ModelIx, Standing)> {
+    pub(super) fn best(&self) -> Option<(&K, ModelIx, Standing)> {
         let ready = self.ready.best().map(|(model, key)| (key, model, Standing::Ready));
         let unloaded = self.classes.best().and_then(|(class, _)| self.unloaded[class].last());
-        let unloaded = unloaded.map(|&(key, model)| (key, model, Standing::Unloaded));
-        ready.into_iter().chain(unloaded).max_by_key(|&(key, ..)| key)
+        let unloaded = unloaded.map(|(key, model)| (key, *model, Standing::Unloaded));
+        match (ready, unloaded) {
+            (Some(ready), Some(unloaded)) if unloaded.0 >= ready.0 => Some(unloaded),
+            (ready, unloaded) => ready.or(unloaded),
+        }
     }
 
     /// The key of the best whose model is not ready.
-    pub(super) fn best_unloaded(&self) -> Option<K> {
+    pub(super) fn best_unloaded(&self) -> Option<&K> {
         self.classes.best().map(|(_, key)| key)
     }
 

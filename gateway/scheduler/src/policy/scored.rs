@@ -299,14 +299,15 @@ impl Policy for Scored {
         let picked = &requests[candidate.slot];
         let lane = &self.lanes[usize::from(queue.traits.takes_slot)];
         let other = |key: Option<Key>| key.map(|key| key.arrival.0).filter(|&other| other != picked.id);
-        let key_of = |best: Option<(usize, Key)>| best.map(|(_, key)| key);
+        let key_of = |best: Option<(usize, &Key)>| best.map(|(_, key)| *key);
         if !queue.traits.takes_slot {
             // Those that take no slot compete only with requests of their own model.
             let by_aging = if self.order.ages() { other(self.ageless(requests, queue)) } else { None };
             return Passed { by_aging, by_affinity: None };
         }
         // Without affinity it could lose only to one that has less of it: an unloaded model's, or a curbed one.
-        let without_affinity = [Some(self.key(picked)), lane.board.best_unloaded(), key_of(lane.curbed.best())];
+        let without_affinity =
+            [Some(self.key(picked)), lane.board.best_unloaded().copied(), key_of(lane.curbed.best())];
         Passed {
             by_aging: other(key_of(lane.ageless.best())),
             by_affinity: other(without_affinity.into_iter().flatten().max()),

@@ -47,10 +47,10 @@ impl<K: Ord + Copy> Tournament<K> {
     }
 
     /// The player with the greatest key, and that key.
-    pub(crate) fn best(&self) -> Option<(usize, K)> {
+    pub(crate) fn best(&self) -> Option<(usize, &K)> {
         let player = self.winners[1] as usize;
-        let key = self.keys[player];
-        (key != self.absent).then_some((player, key))
+        let key = &self.keys[player];
+        (*key != self.absent).then_some((player, key))
     }
 
     fn better(&self, a: u32, b: u32) -> u32 {
@@ -78,7 +78,7 @@ mod tests {
                 let key = key.map(|key| (key, player));
                 tournament.set(player, key);
                 keys[player] = key;
-                prop_assert_eq!(tournament.best().map(|(_, key)| key), keys.iter().flatten().max().copied());
+                prop_assert_eq!(tournament.best().map(|(_, key)| *key), keys.iter().flatten().max().copied());
             }
         }
     }

@@ -1,7 +1,5 @@
 //! Who has requests, at which level, and what is remembered of those who have none.
 
-use std::collections::BTreeSet;
-
 use super::{
     estimate::Average,
     fairness::Tag,
@@ -40,8 +38,15 @@ pub(super) struct Flow {
     pub(super) usual: Average,
     /// Its queues, one for each model that it waits for; not kept where tags say nothing.
     pub(super) queues: Vec<u32>,
-    /// Since when it is idle, if it is.
-    idle_since: Option<Timestamp>,
+    /// Since when it is idle, if it is, and its neighbours among those who are.
+    idle: Option<Idle>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Idle {
+    since: Timestamp,
+    before: Option<u32>,
+    after: Option<u32>,
 }
 
 /// Every level and flow that is known.
@@ -49,7 +54,10 @@ pub(super) struct Flow {
 pub(super) struct Flows {
     pub(super) levels: Store<Level>,
     flows: Store<Flow>,
-    idle: BTreeSet<(Timestamp, u32)>,
+    /// Those who have nothing to do: who has been idle longest, who for the shortest time, and how many they are.
+    idlest: Option<u32>,
+    latest: Option<u32>,
+    idle: usize,
     stamps: u64,
 }
 
@@ -77,7 +85,7 @@ impl Flows {
                 running: 0,
                 usual: Average::default(),
                 queues: Vec::new(),
-                idle_since: None,
+                idle: None,
             })
         })
     }
@@ -103,11 +111,23 @@ impl Flows {
         if state.waiting == 0 {
             state.tag = state.tag.max(self.levels[state.level].clock);
             state.stamp = stamp;
-            if let Some(since) = state.idle_since.take() {
-                self.idle.remove(&(since, flow));
-            }
         }
         state.waiting += 1;
+        self.wake(flow);
+    }
+
+    /// Takes a flow out of the idle ones, if it is one.
+    fn wake(&mut self, flow: u32) {
+        let Some(Idle { before, after, .. }) = self.flows[flow].idle.take() else { return };
+        match before.and_then(|before| self.flows[before].idle.as_mut()) {
+            Some(before) => before.after = after,
+            None => self.idlest = after,
+        }
+        match after.and_then(|after| self.flows[after].idle.as_mut()) {
+            Some(after) => after.before = before,
+            None => self.latest = before,
+        }
+        self.idle -= 1;
     }
 
     /// The flow may have become idle.
@@ -116,22 +136,30 @@ impl Flows {
         if state.waiting > 0 || state.running > 0 {
             return;
         }
-        state.idle_since = Some(now);
-        self.idle.insert((now, flow));
-        if self.idle.len() > MOST_IDLE {
-            self.forget_first();
+        let before = self.latest.replace(flow);
+        state.idle = Some(Idle { since: now, before, after: None });
+        match before.and_then(|before| self.flows[before].idle.as_mut()) {
+            Some(before) => before.after = Some(flow),
+            None => self.idlest = Some(flow),
+        }
+        self.idle += 1;
+        if self.idle > MOST_IDLE {
+            self.forget_idlest();
         }
     }
 
     /// Forgets those who have been idle since before `then`.
     pub(super) fn forget(&mut self, then: Timestamp) {
-        while self.idle.first().is_some_and(|&(since, _)| since < then) {
-            self.forget_first();
+        while let Some(flow) = self.idlest
+            && self.flows[flow].idle.is_some_and(|idle| idle.since < then)
+        {
+            self.forget_idlest();
         }
     }
 
-    fn forget_first(&mut self) {
-        let Some((_, flow)) = self.idle.pop_first() else { return };
+    fn forget_idlest(&mut self) {
+        let Some(flow) = self.idlest else { return };
+        self.wake(flow);
         let level = self.flows.remove(flow).level;
         self.levels[level].flows -= 1;
         if self.levels[level].flows == 0 {

@@ -28,7 +28,7 @@ use flows::Flows;
 use ordering::Order;
 use pool::{Lane, Pool};
 use queue::Queue;
-use store::{Keyed, Store};
+use slab::Slab;
 
 use super::{Candidate, ModelTraits, Passed, Policy, Standing, Terms, board::Board};
 use crate::{
@@ -77,7 +77,7 @@ pub(super) struct Flow {
     /// Whether several models share a domain.
     is_shared: Vec<bool>,
     flows: Flows,
-    queues: Store<Queue>,
+    queues: Slab<Queue>,
     /// When the first deadline of which queue will be too late.
     too_late: BTreeSet<(Timestamp, u32)>,
     /// When to look at the demand again.
@@ -99,7 +99,7 @@ impl Flow {
             pools: models.iter().map(|model| Pool::new(model.domain)).collect(),
             is_shared: models.iter().map(|model| members[&model.domain] > 1).collect(),
             flows: Flows::default(),
-            queues: Store::default(),
+            queues: Slab::new(),
             too_late: BTreeSet::new(),
             next_window: Timestamp::ZERO,
             board: Board::new(models, Key::NONE),
@@ -121,9 +121,9 @@ impl Flow {
         let entry = &requests[slot];
         let (model, priority, ix) = (entry.model, entry.priority, entry.queue);
         let request = (entry.arrived, entry.id);
-        let flow = self.queues[ix].flow;
+        let flow = self.queues[ix as usize].flow;
         let order = self.order(flow);
-        let queue = &mut self.queues[ix];
+        let queue = &mut self.queues[ix as usize];
         if goes {
             queue.take_turn(slot);
         }
@@ -147,20 +147,20 @@ impl Flow {
         }
         self.watch(ix);
         if is_empty {
-            self.queues.remove(ix);
+            self.queues.remove(ix as usize);
         }
     }
 
     /// Keeps in mind when the first deadline of a queue will be too late.
     fn watch(&mut self, ix: u32) {
-        let queue = &self.queues[ix];
+        let queue = &self.queues[ix as usize];
         let lead = self.pools[queue.model].lead.get();
         let first = queue.first_deadline();
         if first.is_none() && queue.too_late.is_none() {
             return;
         }
         let at = first.and_then(|deadline| self.order(queue.flow).too_late(deadline, lead));
-        let before = std::mem::replace(&mut self.queues[ix].too_late, at);
+        let before = std::mem::replace(&mut self.queues[ix as usize].too_late, at);
         if before != at {
             if let Some(before) = before {
                 self.too_late.remove(&(before, ix));
@@ -178,7 +178,7 @@ impl Flow {
             let state = self.flows.get(flow);
             let ix = state.queues[place];
             let priority = self.flows.levels[state.level].priority;
-            let model = self.queues[ix].model;
+            let model = self.queues[ix as usize].model;
             if let Some(lane) = self.pools[model].lanes.get_mut(&priority) {
                 lane.queues.remove(&(before.0, before.1, ix));
                 lane.queues.insert((tag, stamp, ix));
@@ -193,7 +193,7 @@ impl Flow {
     fn update(&mut self, requests: &Requests, model: ModelIx) {
         let turn = self.pools[model].turn();
         let first = turn.and_then(|(priority, _)| self.pools[model].lanes[&priority].queues.first().copied());
-        let best = first.and_then(|(_, _, ix)| self.queues[ix].head());
+        let best = first.and_then(|(_, _, ix)| self.queues[ix as usize].head());
         let (Some((priority, is_held)), Some((tag, _, ix)), Some(slot)) = (turn, first, best) else {
             self.pools[model].best = None;
             self.pools[model].is_held = false;
@@ -215,7 +215,7 @@ impl Flow {
             Some(bits) if self.is_shared[model] && self.settings.swap_affinity => (tag >> bits, tag),
             Some(_) => (tag, tag),
             None => {
-                let due = Queue::due(requests, self.order(self.queues[ix].flow), slot);
+                let due = Queue::due(requests, self.order(self.queues[ix as usize].flow), slot);
                 (due, due)
             }
         };
@@ -240,7 +240,7 @@ impl Flow {
 
     /// The flow of a waiting request, and what it is taken to need.
     fn expect(&self, entry: &Entry) -> (u32, Tokens) {
-        let flow = self.queues[entry.queue].flow;
+        let flow = self.queues[entry.queue as usize].flow;
         let output = estimate::output(self.flows.get(flow).usual, self.pools[entry.model].usual, entry.max_tokens);
         (flow, Tokens { prompt: entry.prompt_tokens.into(), output: output.into() })
     }
@@ -259,49 +259,50 @@ impl Policy for Flow {
     fn push(&mut self, requests: &mut Requests, slot: Slot) {
         let entry = &requests[slot];
         let (model, priority, request) = (entry.model, entry.priority, (entry.arrived, entry.id));
-        let settings = self.settings.levels.get(&priority).unwrap_or(&self.settings.template);
-        let level = self.flows.level(self.pools[model].domain, priority, settings);
-        let fairness = self.fairness.get(settings.fairness);
-        let tenant = fairness.payer(entry.tenant);
-        let flow = self.flows.flow(level, tenant, || fairness.weight(tenant));
-        let keeps_queues = fairness.window().is_some();
-        self.flows.wait(flow);
-
-        let found = self.queues.find(Queue::new(flow, model).key());
-        let ix = found.unwrap_or_else(|| self.queues.insert(Queue::new(flow, model)));
-        let order = self.order(flow);
-        let queue = &mut self.queues[ix];
-        queue.push(requests, order, slot);
-        requests.get_mut(slot).queue = ix;
-
         let pool = &mut self.pools[model];
         if self.ceilings.follow_demand() {
             pool.demand.arrived(priority);
         }
-        let lane = pool
-            .lanes
-            .entry(priority)
-            .or_insert_with(|| Lane::new(level, self.ceilings.of(priority, &pool.demand, pool.saturation)));
+        let lane = pool.lanes.entry(priority).or_insert_with(|| {
+            let settings = self.settings.levels.get(&priority).unwrap_or(&self.settings.template);
+            let level = self.flows.level(pool.domain, priority, settings);
+            Lane::new(level, self.ceilings.of(priority, &pool.demand, pool.saturation))
+        });
         lane.waiting += 1;
+        let level = &self.flows.levels[lane.level];
+        let (fairness, order) = (self.fairness.get(level.fairness), ordering::get(level.ordering));
+        let tenant = fairness.payer(entry.tenant);
+        let flow = self.flows.flow(lane.level, tenant, || fairness.weight(tenant));
+        self.flows.wait(flow);
+
         let state = self.flows.get_mut(flow);
-        if found.is_none() {
+        let found = if fairness.window().is_some() {
+            state.queues.iter().copied().find(|&ix| self.queues[ix as usize].model == model)
+        } else {
+            lane.queues.first().map(|&(.., ix)| ix)
+        };
+        let ix = found.unwrap_or_else(|| {
+            let ix = u32::try_from(self.queues.insert(Queue::new(flow, model))).expect("no more queues than requests");
             lane.queues.insert((state.tag, state.stamp, ix));
-            if keeps_queues {
+            if fairness.window().is_some() {
                 state.queues.push(ix);
             }
-        }
+            ix
+        });
+        self.queues[ix as usize].push(requests, order, slot);
+        requests.get_mut(slot).queue = ix;
         if let Some(micros) = self.micros_per_point {
             pool.age(priority, micros, request, true);
         }
         self.watch(ix);
-        if self.queues[ix].head() == Some(slot) {
+        if self.queues[ix as usize].head() == Some(slot) {
             self.update(requests, model);
         }
     }
 
     fn remove(&mut self, requests: &mut Requests, slot: Slot) {
         let model = requests[slot].model;
-        let flow = self.queues[requests[slot].queue].flow;
+        let flow = self.queues[requests[slot].queue as usize].flow;
         self.take(requests, slot, false);
         self.rest(flow);
         self.update(requests, model);
@@ -360,15 +361,20 @@ impl Policy for Flow {
     }
 
     fn passed_by(&self, requests: &Requests, candidate: Candidate) -> Passed {
-        let pool = &self.pools[candidate.model];
-        let own = self.board.best().map(|(key, ..)| Key { is_ready: false, ..key });
-        let unloaded = self.board.best_unloaded();
-        let by_affinity = unloaded.filter(|other| Some(*other) > own).map(|other| other.arrival.0);
-        // As far as requests for the same model go.
-        let highest = pool.lanes.last_key_value().and_then(|(_, lane)| lane.queues.first());
-        let ageless = highest.and_then(|&(.., ix)| self.queues[ix].head()).filter(|_| self.micros_per_point.is_some());
-        let by_aging = ageless.filter(|&other| other != candidate.slot && !pool.is_held).map(|slot| requests[slot].id);
-        Passed { by_aging, by_affinity: by_affinity.filter(|_| candidate.standing == Standing::Ready) }
+        let mut passed = Passed::default();
+        if let (Some((own, _, Standing::Ready)), Some(other)) = (self.board.best(), self.board.best_unloaded())
+            && *other > (Key { is_ready: false, ..*own })
+        {
+            passed.by_affinity = Some(other.arrival.0);
+        }
+        if self.micros_per_point.is_some() {
+            // As far as requests for the same model go.
+            let highest = self.pools[candidate.model].lanes.last_key_value();
+            let first = highest.and_then(|(_, lane)| lane.queues.first());
+            let ageless = first.and_then(|&(.., ix)| self.queues[ix as usize].head());
+            passed.by_aging = ageless.filter(|&other| other != candidate.slot).map(|slot| requests[slot].id);
+        }
+        passed
     }
 
     fn advance(&mut self, requests: &mut Requests, now: Timestamp) {
@@ -376,9 +382,9 @@ impl Policy for Flow {
         while let Some(&(at, ix)) = self.too_late.first()
             && at <= now
         {
-            self.queues[ix].give_up_first(requests);
+            self.queues[ix as usize].give_up_first(requests);
             self.watch(ix);
-            self.update(requests, self.queues[ix].model);
+            self.update(requests, self.queues[ix as usize].model);
         }
         if self.ceilings.follow_demand() && now >= self.next_window {
             self.next_window = now + Demand::WINDOW;
@@ -402,7 +408,7 @@ impl Policy for Flow {
 
     fn dispatched(&mut self, requests: &mut Requests, slot: Slot, charge: Charge) {
         let (model, prompt) = (requests[slot].model, requests[slot].prompt_tokens.into());
-        let flow = self.queues[requests[slot].queue].flow;
+        let flow = self.queues[requests[slot].queue as usize].flow;
         self.take(requests, slot, true);
         let state = self.flows.get_mut(flow);
         state.running += 1;
@@ -467,8 +473,7 @@ impl Policy for Flow {
         let pool = &self.pools[entry.model];
         Some(FlowDecision {
             fairness: level.fairness,
-            ahead: fairness.say(state.tag.saturating_sub(level.clock))
-                - fairness.say(level.clock.saturating_sub(state.tag)),
+            ahead: fairness.say(i64::try_from(state.tag.wrapping_sub(level.clock).cast_signed()).unwrap_or(i64::MAX)),
             expected_tokens: tokens.output,
             saturation: pool.saturation.share().map(Share::as_f64),
             ceiling: pool.lanes.get(&entry.priority).map_or(Share::WHOLE, |lane| lane.ceiling).as_f64(),

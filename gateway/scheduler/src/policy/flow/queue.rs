@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{ordering::Order, store::Keyed};
+use super::ordering::Order;
 use crate::{
     RequestId, Timestamp,
     fleet::ModelIx,
@@ -86,11 +86,5 @@ impl Queue {
         if let Some((.., slot)) = self.due.pop_first() {
             self.others.insert(requests.entries_mut(), Chain::Level, slot);
         }
-    }
-}
-
-impl Keyed for Queue {
-    fn key(&self) -> (u64, u64) {
-        (self.flow.into(), self.model as u64)
     }
 }

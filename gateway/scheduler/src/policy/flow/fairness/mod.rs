@@ -42,7 +42,7 @@ pub(super) trait Share: fmt::Debug + Send + Sync {
     fn window(&self) -> Option<u32>;
 
     /// A way in virtual time, in terms for people.
-    fn say(&self, way: Tag) -> f64;
+    fn say(&self, way: i64) -> f64;
 }
 
 /// The policies, by name.

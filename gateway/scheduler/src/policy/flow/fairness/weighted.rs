@@ -49,7 +49,7 @@ impl Share for Weighted {
     }
 
     #[expect(clippy::cast_precision_loss, reason = "for people")]
-    fn say(&self, way: Tag) -> f64 {
+    fn say(&self, way: i64) -> f64 {
         way as f64 / f64::from(1 << TOKEN)
     }
 }
