@@ -90,7 +90,7 @@ async fn serve(arguments: ServeArguments, settings: Arc<Settings>) -> Result<(),
         () = stop.next() => tracing::warn!("stopping at once"),
     }
     dispatcher.fleet().shutdown().await;
-    activity.flush().await;
+    activity.close().await;
     tracing::info!("stopped");
     Ok(())
 }

@@ -78,7 +78,7 @@ impl ActivityLog {
         let writer = Writer::new(location.clone(), connection, store.rows, dropped.clone());
         let writer = thread::Builder::new()
             .name("activity-log".to_owned())
-            .spawn(move || writer.run(&received))
+            .spawn(move || writer.run(received))
             .map_err(|error| OpenError {
                 path: store.path.clone().unwrap_or_else(|| ":memory:".into()),
                 reason: format!("cannot start its thread: {error}"),
@@ -107,8 +107,17 @@ impl ActivityLog {
 
     /// Returns when every row recorded before has been written, or could not be.
     pub async fn flush(&self) {
+        self.ask(Message::Flush).await;
+    }
+
+    /// The same, and closes the database: rows that are recorded later are dropped.
+    pub async fn close(&self) {
+        self.ask(Message::Close).await;
+    }
+
+    async fn ask(&self, message: fn(SyncSender<()>) -> Message) {
         let inner = Arc::clone(&self.inner);
-        let _ = tokio::task::spawn_blocking(move || inner.flush(None)).await;
+        let _ = tokio::task::spawn_blocking(move || inner.ask(message, None)).await;
     }
 
     /// The rows that match, up to the limit; every row recorded before is considered.
@@ -134,7 +143,7 @@ impl ActivityLog {
     ) -> Result<T, QueryError> {
         let inner = Arc::clone(&self.inner);
         let reading = tokio::task::spawn_blocking(move || {
-            inner.flush(Some(FRESHNESS_PATIENCE));
+            inner.ask(Message::Flush, Some(FRESHNESS_PATIENCE));
             let connection = inner.location.open_reader()?;
             read(&connection, inner.keep_rows)
         });
@@ -143,12 +152,12 @@ impl ActivityLog {
 }
 
 impl Inner {
-    /// Blocks until the writer has caught up, or patience runs out.
-    fn flush(&self, patience: Option<Duration>) {
+    /// Blocks until the writer has done it, or patience runs out.
+    fn ask(&self, message: fn(SyncSender<()>) -> Message, patience: Option<Duration>) {
         let (done, written) = sync_channel(1);
         let sent = match patience {
-            Some(_) => self.messages.try_send(Message::Flush(done)).is_ok(),
-            None => self.messages.send(Message::Flush(done)).is_ok(),
+            Some(_) => self.messages.try_send(message(done)).is_ok(),
+            None => self.messages.send(message(done)).is_ok(),
         };
         if sent {
             self.writer.unpark();

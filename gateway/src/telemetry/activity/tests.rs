@@ -170,6 +170,20 @@ async fn a_file_keeps_its_rows_over_a_restart_and_is_shared_with_nobody_in_memor
 }
 
 #[tokio::test]
+async fn closed_it_is_one_file_with_every_row() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store { path: Some(folder.path().join("activity.db")), rows: 100 };
+    let log = ActivityLog::open(&store).unwrap();
+    log.record(row(1));
+    log.close().await;
+    log.record(row(2));
+    assert_eq!(log.dropped(), 1);
+    let files: Vec<_> = folder.path().read_dir().unwrap().map(|file| file.unwrap().file_name()).collect();
+    assert_eq!(files, ["activity.db"]);
+    assert_eq!(ActivityLog::open(&store).unwrap().ids(Filter::default()).await, ["1"]);
+}
+
+#[tokio::test]
 async fn rows_wait_out_a_full_disk() {
     let folder = tempfile::tempdir().unwrap();
     let in_file = ActivityLog::open(&Store { path: Some(folder.path().join("activity.db")), rows: 10_000 }).unwrap();

@@ -33,6 +33,8 @@ pub(super) enum Message {
     Row(Box<ActivityRecord>),
     /// Say when everything sent before has been written, or tried.
     Flush(SyncSender<()>),
+    /// Write what is left, close the database, say so, and end.
+    Close(SyncSender<()>),
     /// Do something to the connection.
     #[cfg(test)]
     Tamper(Box<dyn FnOnce(&Connection) + Send>),
@@ -49,6 +51,7 @@ pub(super) struct Writer {
     /// When to try again, after a failure.
     retry_at: Option<Instant>,
     warned_at: Option<Instant>,
+    closing: bool,
 }
 
 impl Writer {
@@ -63,11 +66,12 @@ impl Writer {
             dropped,
             retry_at: None,
             warned_at: None,
+            closing: false,
         }
     }
 
-    /// Writes until every sender is gone, and then what is left.
-    pub(super) fn run(mut self, messages: &Receiver<Message>) {
+    /// Writes until it is closed or every sender is gone, and then what is left.
+    pub(super) fn run(mut self, messages: Receiver<Message>) {
         let mut flushed = Vec::new();
         loop {
             let first = match self.retry_at {
@@ -89,11 +93,15 @@ impl Writer {
             if !flushed.is_empty() || self.retry_at.is_none_or(|at| at <= Instant::now()) {
                 self.write();
             }
-            for done in flushed.drain(..) {
-                // Whoever asked may have lost patience.
-                let _ = done.try_send(());
+            if self.closing {
+                break;
             }
+            flushed.drain(..).for_each(tell);
         }
+        drop(messages);
+        // The last connection to a file folds its write-ahead log into it.
+        drop(self.connection);
+        flushed.into_iter().for_each(tell);
     }
 
     fn take(&mut self, message: Message, flushed: &mut Vec<SyncSender<()>>) {
@@ -106,6 +114,10 @@ impl Writer {
                 }
             }
             Message::Flush(done) => flushed.push(done),
+            Message::Close(done) => {
+                flushed.push(done);
+                self.closing = true;
+            }
             #[cfg(test)]
             Message::Tamper(tamper) => {
                 if let Some(connection) = &self.connection {
@@ -177,6 +189,11 @@ impl Writer {
             "cannot write the activity log: {why}; up to {MAX_PENDING} rows wait in memory, then the oldest are dropped"
         );
     }
+}
+
+fn tell(done: SyncSender<()>) {
+    // Whoever asked may have lost patience.
+    let _ = done.try_send(());
 }
 
 /// Why a batch was not written.
