@@ -7,8 +7,8 @@ cd "$(dirname "$0")/.."
 . tests/bench-lib.sh
 held=${HELD:-10000}
 
-cargo build --release --locked --bin switchyard --example bare_proxy
-switchyard=target/release/switchyard bare_proxy=target/release/examples/bare_proxy
+cargo build --release --locked --bin switchyard --bin bare_proxy
+switchyard=target/release/switchyard bare_proxy=target/release/bare_proxy
 # Ten thousand waiting clients are ten thousand sockets.
 ulimit -n "$(ulimit -Hn)"
 
