@@ -2,7 +2,7 @@
 # What the filter costs: Envoy with it and without it, in turns, before the gateway as in examples/envoy, and before a
 # pretend model server alone, which shows the most that it can cost; and what 100,000 keys cost in time and memory.
 # Compare the ratios, not the numbers: all of it shares this machine with the load.
-#   ROUNDS=5 SECONDS_EACH=5 CONNECTIONS=32 KEYS=100000 ./tests/bench-filter.sh
+#   ROUNDS=20 SECONDS_EACH=1 CONNECTIONS=32 KEYS=100000 ./tests/bench-filter.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/bench-lib.sh

@@ -5,7 +5,8 @@ need_build_tools
 need_command curl curl
 need_command wrk wrk
 need_command python3 python3
-rounds=${ROUNDS:-5} seconds=${SECONDS_EACH:-5} connections=${CONNECTIONS:-32}
+# Many short turns: what else runs on the machine hits all alike.
+rounds=${ROUNDS:-20} seconds=${SECONDS_EACH:-1} connections=${CONNECTIONS:-32}
 
 dir=$(mktemp -d)
 # Of each thing under load, by its name: where it listens, and the process whose time is counted.

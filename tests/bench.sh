@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Load run: the gateway beside a bare Pingora proxy, in turns, in front of the same pretend model server. Compare
 # the ratio, not the numbers: both share this machine with the load itself.
-#   ROUNDS=5 SECONDS_EACH=5 CONNECTIONS=32 HELD=10000 ./tests/bench.sh
+#   ROUNDS=20 SECONDS_EACH=1 CONNECTIONS=32 HELD=10000 ./tests/bench.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/bench-lib.sh
