@@ -9,6 +9,7 @@ mod keys;
 mod lifecycle;
 mod llm_d;
 mod plugin;
+mod pools;
 mod priorities;
 mod processes;
 mod proxy;

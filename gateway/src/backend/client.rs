@@ -4,41 +4,55 @@ use std::{fmt, net::SocketAddr, sync::LazyLock, time::Duration};
 
 use pingora::{
     ErrorType,
-    connectors::{ConnectorOptions, http::v1::Connector},
+    connectors::TransportConnector,
     http::RequestHeader,
-    protocols::http::v1::client::HttpSession,
+    protocols::{Stream, http::v1::client::HttpSession},
     upstreams::peer::HttpPeer,
 };
 use tokio::net::lookup_host;
 
 use crate::config::{Model, Upstream};
 
-/// Connections that are kept between two looks at metrics; one for each replica.
-const KEPT: usize = 4096;
-/// How long such a connection is kept at least as idle.
-const IDLE: Duration = Duration::from_secs(30);
+/// Makes every connection. It is made when first needed itself, since it reads the certificates of the machine.
+static CONNECTOR: LazyLock<TransportConnector> = LazyLock::new(|| TransportConnector::new(None));
 
-/// For what is asked once, over a connection of its own. It is made when first needed, since it reads the certificates
-/// of the machine.
-static ONCE: LazyLock<Connector> = LazyLock::new(|| Connector::new(None));
-/// For what is asked again and again.
-static AGAIN: LazyLock<Connector> = LazyLock::new(|| Connector::new(Some(ConnectorOptions::new(KEPT))));
+/// A connection that is kept for the next time.
+pub(super) struct Kept {
+    address: SocketAddr,
+    stream: Stream,
+}
 
 /// What went wrong; clients read it, so it has no addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Fault {
     text: String,
-    /// Nobody listens there.
-    pub(super) is_refusal: bool,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Refusal,
+    Breach,
+    Other,
 }
 
 impl Fault {
     pub(super) fn new(text: impl Into<String>) -> Self {
-        Self { text: text.into(), is_refusal: false }
+        Self { text: text.into(), kind: Kind::Other }
     }
 
     pub(super) fn refused() -> Self {
-        Self { text: "connection refused".to_owned(), is_refusal: true }
+        Self { text: "connection refused".to_owned(), kind: Kind::Refusal }
+    }
+
+    /// Nobody is there.
+    pub(super) fn is_refusal(&self) -> bool {
+        self.kind == Kind::Refusal
+    }
+
+    /// Somebody listened, and broke the connection off: perhaps a process that was just ending.
+    pub(super) fn is_breach(&self) -> bool {
+        self.kind == Kind::Breach
     }
 }
 
@@ -54,6 +68,14 @@ impl From<Box<pingora::Error>> for Fault {
         match (error.etype(), &error.context) {
             (ErrorType::ConnectRefused, _) => Self::refused(),
             (ErrorType::TLSHandshakeFailure | ErrorType::InvalidCert, Some(context)) => Self::new(context.as_str()),
+            (ErrorType::ConnectNoRoute, _) => Self { text: "no route to it".to_owned(), kind: Kind::Refusal },
+            (
+                kind @ (ErrorType::ConnectError
+                | ErrorType::ConnectionClosed
+                | ErrorType::ReadError
+                | ErrorType::WriteError),
+                _,
+            ) => Self { text: kind.as_str().to_owned(), kind: Kind::Breach },
             (kind, _) => Self::new(kind.as_str()),
         }
     }
@@ -77,8 +99,8 @@ impl Client {
 
     /// The status of `GET path`, without its body: what that says does not count.
     pub(super) async fn status(&self, address: SocketAddr, path: &str) -> Result<u16, Fault> {
-        let (mut session, _) = ONCE.get_http_session(&self.peer(address)).await?;
-        self.ask(&mut session, path, true).await
+        let stream = CONNECTOR.new_stream(&self.peer(address)).await?;
+        self.ask(&mut HttpSession::new(stream), path, true).await
     }
 
     /// The status of `GET path`, over a connection that is kept for the next time; its body goes into `body`.
@@ -86,22 +108,34 @@ impl Client {
         &self,
         address: SocketAddr,
         path: &str,
+        kept: &mut Option<Kept>,
         limit: usize,
         body: &mut Vec<u8>,
     ) -> Result<u16, Fault> {
-        let peer = self.peer(address);
-        loop {
-            let (mut session, reused) = AGAIN.get_http_session(&peer).await?;
-            match self.read(&mut session, path, limit, body).await {
-                Ok(status) => {
-                    AGAIN.release_http_session(session, &peer, Some(IDLE)).await;
-                    return Ok(status);
-                }
-                // The server may just have closed it.
-                Err(_) if reused => {}
-                Err(fault) => return Err(fault),
-            }
+        // The server may have closed it meanwhile, or may just be about to.
+        if let Some(Kept { stream, .. }) = kept.take().filter(|kept| kept.address == address)
+            && let Ok(status) = self.get_over(stream, address, path, kept, limit, body).await
+        {
+            return Ok(status);
         }
+        let stream = CONNECTOR.new_stream(&self.peer(address)).await?;
+        self.get_over(stream, address, path, kept, limit, body).await
+    }
+
+    async fn get_over(
+        &self,
+        stream: Stream,
+        address: SocketAddr,
+        path: &str,
+        kept: &mut Option<Kept>,
+        limit: usize,
+        body: &mut Vec<u8>,
+    ) -> Result<u16, Fault> {
+        let mut session = HttpSession::new(stream);
+        let status = self.read(&mut session, path, limit, body).await?;
+        session.respect_keepalive();
+        *kept = session.reuse().await.map(|stream| Kept { address, stream });
+        Ok(status)
     }
 
     async fn read(

@@ -10,6 +10,8 @@ use switchyard_scheduler::Load;
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Report {
     pub(super) load: Load,
+    /// Whether it says what runs.
+    pub(super) has_running: bool,
     /// Requests that it had to interrupt for want of memory, since it was started.
     pub(super) preemptions: Option<u64>,
     /// It is a llama-server, whose slots say what its metrics do not.
@@ -97,7 +99,8 @@ pub(super) fn metrics(text: &[u8]) -> Option<Report> {
         waiting: waiting.map_or(0, |(sum, _)| count(sum)),
         kv_cache: kv_cache.map(|(sum, series)| (sum / f64::from(series)).min(1.0)),
     };
-    Some(Report { load, preemptions: preemptions.map(|(sum, _)| sum as u64), has_slots })
+    let preemptions = preemptions.map(|(sum, _)| sum as u64);
+    Some(Report { load, has_running: running.is_some(), preemptions, has_slots })
 }
 
 /// Reads llama-server's `/slots`: each slot has its part of the KV cache, so the part of them that are busy stands for
@@ -259,7 +262,7 @@ mod tests {
     fn tgi_and_llama_server() {
         assert_eq!(read("tgi_queue_size 7\ntgi_batch_current_size 4\n").load, load(4, 7, None));
         let report = read("llamacpp:requests_processing 4\nllamacpp:requests_deferred 46\n");
-        assert_eq!(report, Report { load: load(4, 46, None), preemptions: None, has_slots: true });
+        assert_eq!(report, Report { load: load(4, 46, None), has_running: true, preemptions: None, has_slots: true });
     }
 
     #[test]
@@ -281,6 +284,7 @@ mod tests {
             vllm:num_requests_waiting\n#vllm:num_requests_waiting 6\n# vllm:num_requests_waiting 6\n";
         assert_eq!(read(text).load, load(2, 3, None));
         assert_eq!(read("vllm:num_requests_waiting 1e300\n").load, load(0, u32::MAX, None));
+        assert!(!read("vllm:num_requests_waiting 1\n").has_running);
         assert_eq!(read("tgi_queue_size 1\nvllm:kv_cache_usage_perc 7").load.kv_cache, Some(1.0));
         for text in ["", "up 1\n", "vllm:kv_cache_usage_perc 0.5\n", "<html>", "{}"] {
             assert_eq!(metrics(text.as_bytes()), None, "{text}");

@@ -10,11 +10,11 @@ use std::{
 use switchyard_scheduler::Load;
 use tokio::{
     sync::watch,
-    time::{MissedTickBehavior, interval, timeout},
+    time::{MissedTickBehavior, interval, sleep, timeout},
 };
 
 use super::{
-    client::{Client, Fault},
+    client::{Client, Fault, Kept},
     dialect::{self, Report},
     suspicion::Suspicions,
 };
@@ -22,6 +22,8 @@ use crate::config::{Look, Looks, Model};
 
 /// The longest that one look may take. A sample that comes late is still one.
 const TIMEOUT: Duration = Duration::from_secs(2);
+/// From the decision that a request goes to a replica until the replica knows of it, generously.
+const TRANSIT: Duration = Duration::from_millis(5);
 /// A vLLM with many adapters has some hundred kilobytes.
 const MAX_BYTES: usize = 4 << 20;
 
@@ -30,6 +32,8 @@ const MAX_BYTES: usize = 4 << 20;
 pub struct Sample {
     /// Now.
     pub load: Load,
+    /// Whether it told what runs.
+    pub has_running: bool,
     /// Requests that it had to interrupt for want of memory, since it was started.
     pub preemptions: Option<u64>,
 }
@@ -62,10 +66,12 @@ impl Lookout<'_> {
                     _ = ticks.tick() => {}
                     () = self.changed() => break,
                 }
+                // What has just been sent is still on its way.
                 let sent = self.sent.load(Ordering::Relaxed);
+                sleep(TRANSIT).await;
                 let sample = scraper.sample().await;
                 if let Err(fault) = &sample
-                    && fault.is_refusal
+                    && (fault.is_refusal() || fault.is_breach())
                 {
                     self.suspicions.raise(None);
                 }
@@ -114,12 +120,19 @@ pub(super) struct Scraper {
     /// Its name is looked up again only after something went wrong.
     address: Option<SocketAddr>,
     source: Source,
+    connection: Option<Kept>,
     body: Vec<u8>,
 }
 
 impl Scraper {
     pub(super) fn of(model: &Model) -> Self {
-        Self { client: Client::of(model, TIMEOUT), address: None, source: Source::Any, body: Vec::new() }
+        Self {
+            client: Client::of(model, TIMEOUT),
+            address: None,
+            source: Source::Any,
+            connection: None,
+            body: Vec::new(),
+        }
     }
 
     /// One look.
@@ -164,7 +177,7 @@ impl Scraper {
         match self.slots(address).await? {
             Some(load) => {
                 self.source = Source::Slots;
-                Ok(Sample { load, preemptions: None })
+                Ok(Sample { load, has_running: true, preemptions: None })
             }
             None => Err(Fault::new(format!(
                 "GET /metrics has {at_metrics}, and GET /slots no slots; vLLM, SGLang, TensorRT-LLM, TGI and llama-server \
@@ -175,24 +188,24 @@ impl Scraper {
 
     /// What is there instead is the inner error.
     async fn metrics(&mut self, address: SocketAddr) -> Result<Result<Report, String>, Fault> {
-        match self.client.get(address, "/metrics", MAX_BYTES, &mut self.body).await? {
+        match self.client.get(address, "/metrics", &mut self.connection, MAX_BYTES, &mut self.body).await? {
             200 => Ok(dialect::metrics(&self.body).ok_or_else(|| "no metrics of a known name".to_owned())),
             status => Ok(Err(format!("status {status}"))),
         }
     }
 
     async fn slots(&mut self, address: SocketAddr) -> Result<Option<Load>, Fault> {
-        let status = self.client.get(address, "/slots", MAX_BYTES, &mut self.body).await?;
+        let status = self.client.get(address, "/slots", &mut self.connection, MAX_BYTES, &mut self.body).await?;
         Ok(dialect::slots(&self.body).filter(|_| status == 200))
     }
 
     /// Adds what llama-server says elsewhere.
     async fn complete(&mut self, address: SocketAddr, report: Report) -> Result<Sample, Fault> {
-        let Report { mut load, preemptions, has_slots } = report;
+        let Report { mut load, has_running, preemptions, has_slots } = report;
         let wants_slots = has_slots && load.kv_cache.is_none() && self.source != Source::Metrics;
         let slots = if wants_slots { self.slots(address).await? } else { None };
         self.source = if slots.is_some() { Source::Both } else { Source::Metrics };
         load.kv_cache = load.kv_cache.or(slots.and_then(|slots| slots.kv_cache));
-        Ok(Sample { load, preemptions })
+        Ok(Sample { load, has_running, preemptions })
     }
 }

@@ -27,6 +27,9 @@ use crate::config::{Launch, Looks, Model};
 const REMOTE_CHECK_TRIES: u32 = 3;
 /// Where others can take over, a server is checked so many times as often.
 const POOL_CHECK_FACTOR: u32 = 5;
+/// A process that is just ending may take a connection and break it off, until it is seen to be gone.
+const SUSPICION_TRIES: u32 = 10;
+const SUSPICION_PAUSE: Duration = Duration::from_millis(10);
 /// How long after a child was found not to answer its end may take to show.
 const END_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -331,12 +334,21 @@ impl Watch {
                 () = sleep(period), if checked => false,
             };
             let asking = self.suspicions.take();
-            match health.check().await {
+            let mut tries = if suspected { SUSPICION_TRIES } else { 1 };
+            let answer = loop {
+                let answer = health.check().await;
+                tries -= 1;
+                if tries == 0 || !answer.as_ref().is_err_and(Fault::is_breach) {
+                    break answer;
+                }
+                sleep(SUSPICION_PAUSE).await;
+            };
+            match answer {
                 Ok(()) => failures = 0,
                 Err(problem) => {
                     failures += u32::from(checked);
                     tracing::debug!(replica = ?self.replica, failures, %problem, "a remote server failed its check");
-                    if failures == REMOTE_CHECK_TRIES || (suspected && problem.is_refusal) {
+                    if failures == REMOTE_CHECK_TRIES || (suspected && problem.is_refusal()) {
                         self.suspicions.put_back(asking);
                         return problem;
                     }

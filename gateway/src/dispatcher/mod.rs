@@ -32,11 +32,11 @@ use tokio::{
 
 pub use arrival::{Arrival, Tokens};
 pub use refusal::Refusal;
-use ticket::{Answer, Passage};
+use ticket::{Answer, Passage, Running};
 pub use ticket::{Slot, Ticket};
 
 use crate::{
-    backend::{BackendEvent, Failure, Fleet, FleetOptions},
+    backend::{BackendEvent, Failure, Fleet, FleetOptions, Sample},
     config::{Model, Settings},
     telemetry::{Metrics, ScrapeState},
 };
@@ -95,6 +95,8 @@ struct Live {
     loading_since: Timestamp,
     /// Counts the requests that it was sent.
     sent: Arc<AtomicU64>,
+    /// Counts those of them that have not ended.
+    running: Arc<AtomicU64>,
     /// Tells the requests that run on it why it went away.
     failure: watch::Sender<Option<Failure>>,
 }
@@ -317,7 +319,14 @@ impl Shared {
                 let failure = live.failure.subscribe();
                 Some((
                     id,
-                    Answer::Go(Passage { replica, generation, model: Arc::clone(&live.model), decision, failure }),
+                    Answer::Go(Passage {
+                        replica,
+                        generation,
+                        model: Arc::clone(&live.model),
+                        decision,
+                        failure,
+                        running: Running::begin(&live.running),
+                    }),
                 ))
             }
             Action::Reject { id, outcome, waited, retry_after } => {
@@ -339,6 +348,7 @@ impl Shared {
                     model: Arc::clone(&model),
                     loading_since: now,
                     sent: Arc::clone(&sent),
+                    running: Arc::default(),
                     failure,
                 };
                 core.live.insert(replica, live);
@@ -374,7 +384,7 @@ impl Shared {
                 }
                 BackendEvent::StopDone { replica, generation } => Event::StopDone { replica, generation },
                 BackendEvent::Sample { replica, generation, sample, sent } => {
-                    Event::Sample { replica, generation, load: core.fill_in(replica, sample.load, sent) }
+                    Event::Sample { replica, generation, load: core.fill_in(replica, &sample, sent) }
                 }
                 BackendEvent::Checked(asking) => {
                     // Whoever has gone does not want to know any more.
@@ -450,11 +460,16 @@ impl Core {
         }
     }
 
-    /// Adds what a replica was sent while it was asked: it may not have seen that yet.
-    fn fill_in(&self, replica: ReplicaId, load: Load, sent: u64) -> Load {
-        let now = self.live.get(&replica).map_or(sent, |live| live.sent.load(Ordering::Relaxed));
-        let unseen = u32::try_from(now.saturating_sub(sent)).unwrap_or(u32::MAX);
-        Load { waiting: load.waiting.saturating_add(unseen), ..load }
+    /// What a replica says of itself lacks what was on its way meanwhile: what it was sent since it was asked, and what
+    /// should be there and is not. Whatever is not known to run counts as waiting.
+    fn fill_in(&self, replica: ReplicaId, sample: &Sample, sent: u64) -> Load {
+        let load = sample.load;
+        let Some(live) = self.live.get(&replica) else { return load };
+        let since = live.sent.load(Ordering::Relaxed).saturating_sub(sent);
+        let seen = u64::from(load.waiting).saturating_add(since);
+        let running = live.running.load(Ordering::Relaxed);
+        let owed = if sample.has_running { running.saturating_sub(load.running.into()) } else { 0 };
+        Load { waiting: u32::try_from(seen.max(owed)).unwrap_or(u32::MAX), ..load }
     }
 }
 

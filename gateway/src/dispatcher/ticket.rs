@@ -3,7 +3,10 @@
 use std::{
     future::Future,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     task::{Context, Poll},
     time::Duration,
 };
@@ -26,6 +29,23 @@ pub(super) struct Passage {
     pub(super) model: Arc<Model>,
     pub(super) decision: Decision,
     pub(super) failure: watch::Receiver<Option<Failure>>,
+    pub(super) running: Running,
+}
+
+/// Counts a request among those of its replica until it is dropped.
+pub(super) struct Running(Arc<AtomicU64>);
+
+impl Running {
+    pub(super) fn begin(count: &Arc<AtomicU64>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// A place in the queue: resolves to a [`Slot`] or a [`Refusal`]. Dropping it leaves the queue.
@@ -78,7 +98,7 @@ impl Future for Ticket {
             State::Over => return Poll::Pending,
         };
         Poll::Ready(match answer {
-            Answer::Go(Passage { replica, generation, model, decision, failure }) => Ok(Slot {
+            Answer::Go(Passage { replica, generation, model, decision, failure, running }) => Ok(Slot {
                 seq: self.seq,
                 model,
                 replica,
@@ -87,6 +107,7 @@ impl Future for Ticket {
                 shared: Arc::clone(&self.shared),
                 failure,
                 usage: Usage::default(),
+                _running: running,
             }),
             Answer::No(refusal) => Err(refusal),
         })
@@ -118,6 +139,7 @@ pub struct Slot {
     shared: Arc<Shared>,
     failure: watch::Receiver<Option<Failure>>,
     usage: Usage,
+    _running: Running,
 }
 
 impl Slot {

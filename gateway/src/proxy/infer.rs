@@ -78,7 +78,9 @@ impl Gateway {
             match sent.await {
                 Err(Interrupted::Lost { error, may_have_arrived }) => {
                     servers -= 1;
-                    if servers == 0 || !self.may_go_elsewhere(slot.as_ref(), may_have_arrived).await {
+                    let goes_on = servers > 0 && self.may_go_elsewhere(slot.as_ref(), may_have_arrived).await;
+                    tracing::debug!(id = account.id(), may_have_arrived, goes_on, "a request lost its server");
+                    if !goes_on {
                         return Err(Interrupted::Failed(error));
                     }
                 }

@@ -73,7 +73,7 @@ async fn a_replica_is_looked_at_while_it_is_ready() {
     yard.ready(G1).await;
     yard.fleet.look(looks("m", Duration::from_millis(5)));
     let idle = Load { running: 0, waiting: 0, kv_cache: Some(0.0) };
-    assert_eq!(yard.sample().await, (Sample { load: idle, preemptions: Some(0) }, 7));
+    assert_eq!(yard.sample().await, (Sample { load: idle, has_running: true, preemptions: Some(0) }, 7));
 
     sent.store(8, Ordering::Relaxed);
     let clients = [ask(&upstream).await, ask(&upstream).await, ask(&upstream).await];

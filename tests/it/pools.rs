@@ -1,0 +1,216 @@
+//! A pool of model servers in processes of their own, which are killed and come back while many clients ask.
+
+use std::{
+    process::{Child, Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use serde_json::json;
+use tokio::{sync::watch, task::JoinSet};
+
+use crate::support::{Gateway, eventually, free_ports};
+
+const SERVERS: usize = 4;
+const CLIENTS: usize = 80;
+const TOKENS: usize = 20;
+/// Requests in a server's queue that make it full.
+const THRESHOLD: f64 = 10.0;
+const HEADROOM: f64 = 0.2;
+
+/// One model server.
+struct Server {
+    child: Child,
+    port: u16,
+}
+
+impl Server {
+    fn start(port: u16) -> Self {
+        let options =
+            ["--model", "m", "--metrics", "vllm", "--slots", "4", "--token-time", "10ms", "--kv-tokens", "4000"];
+        let child = Command::new(env!("CARGO_BIN_EXE_switchyard"))
+            .args(["demo-backend", "--port", &port.to_string(), "--tokens", &TOKENS.to_string()])
+            .args(options)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("a server");
+        Self { child, port }
+    }
+
+    /// What it calls itself in every answer.
+    fn name(&self) -> String {
+        format!("demo-m-{}", self.child.id())
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().expect("it runs");
+        self.child.wait().expect("it is gone");
+    }
+
+    /// One series of its own metrics.
+    async fn metric(&self, name: &str) -> f64 {
+        let text = reqwest::get(format!("http://127.0.0.1:{}/metrics", self.port)).await.expect("it answers");
+        let text = text.text().await.expect("text");
+        let line = text.lines().find(|line| line.split(['{', ' ']).next() == Some(name));
+        line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or_else(|| panic!("no {name} in {text}"))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What became of a request.
+#[derive(Clone, Debug)]
+enum End {
+    /// Answered in full, by the server of that name.
+    Served(String),
+    /// Begun by the server of that name, and broken off with an error event.
+    Broken(String),
+    /// Anything else.
+    Lost(String),
+}
+
+async fn ask(gateway: &Gateway, number: usize) -> End {
+    let stream = number.is_multiple_of(2);
+    let body = json!({
+        "model": "m", "stream": stream, "max_tokens": TOKENS,
+        "messages": [{ "role": "user", "content": format!("request {number}") }],
+    });
+    let response = match gateway.chat_with(body, "normal").send().await {
+        Ok(response) => response,
+        Err(error) => return End::Lost(format!("{number}: {error}")),
+    };
+    let status = response.status();
+    let server = response.headers().get("x-demo-backend").map(|name| name.to_str().expect("ASCII").to_owned());
+    let text = match response.text().await {
+        Ok(text) => text,
+        Err(error) => return End::Lost(format!("{number}, stream {stream}: {error}")),
+    };
+    let is_whole = if stream { text.ends_with("data: [DONE]\n\n") } else { text.contains("\"completion_tokens\":20") };
+    match server {
+        Some(server) if status == 200 && is_whole => End::Served(server),
+        Some(server) if status == 200 && stream && text.contains("event: error") => End::Broken(server),
+        Some(server) if status == 200 && stream && text.contains("\"error\"") => End::Broken(server),
+        server => End::Lost(format!("{number}, stream {stream}, by {server:?}: {status} {text}")),
+    }
+}
+
+/// Clients that ask one request after the other until they are told to stop.
+struct Clients {
+    ends: watch::Receiver<Vec<End>>,
+    stop: watch::Sender<bool>,
+    tasks: JoinSet<()>,
+}
+
+impl Clients {
+    fn start(gateway: &Arc<Gateway>) -> Self {
+        let (report, ends) = watch::channel(Vec::new());
+        let (stop, stopped) = watch::channel(false);
+        let (report, next) = (Arc::new(report), Arc::new(AtomicUsize::new(0)));
+        let mut tasks = JoinSet::new();
+        for _ in 0..CLIENTS {
+            let (gateway, report, next, stopped) =
+                (Arc::clone(gateway), Arc::clone(&report), Arc::clone(&next), stopped.clone());
+            tasks.spawn(async move {
+                while !*stopped.borrow() {
+                    let end = ask(&gateway, next.fetch_add(1, Ordering::Relaxed)).await;
+                    report.send_modify(|ends| ends.push(end));
+                }
+            });
+        }
+        Self { ends, stop, tasks }
+    }
+
+    /// Waits until so many more requests have ended.
+    async fn more(&mut self, count: usize) {
+        let wanted = self.ends.borrow().len() + count;
+        self.ends.wait_for(|ends| ends.len() >= wanted).await.expect("clients");
+    }
+
+    /// Waits until these servers have answered something.
+    async fn served_by(&mut self, names: &[String]) {
+        let has = |ends: &Vec<End>, name: &String| ends.iter().any(|end| matches!(end, End::Served(by) if by == name));
+        self.ends.wait_for(|ends| names.iter().all(|name| has(ends, name))).await.expect("clients");
+    }
+
+    async fn end(mut self) -> Vec<End> {
+        self.stop.send_replace(true);
+        while let Some(ended) = self.tasks.join_next().await {
+            ended.expect("no panic");
+        }
+        self.ends.borrow().clone()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_that_are_killed_and_come_back_lose_nothing_but_what_streamed_from_them() {
+    let first = free_ports();
+    let mut servers: Vec<_> = (0..SERVERS as u16).map(|index| Server::start(first + index)).collect();
+    let endpoints: Vec<_> = servers.iter().map(|server| format!("http://127.0.0.1:{}", server.port)).collect();
+    let gateway = Arc::new(Gateway::start(&format!(
+        "models:\n  m:\n    endpoints: [{}]\nrouting:\n  backoff: {{ initial: 50ms, max: 200ms }}\n  scheduler:\n    use: flow\n    \
+         settings:\n      flow:\n        saturationDetector:\n          utilization:\n            queueDepthThreshold: {THRESHOLD}\n            \
+         headroom: {HEADROOM}\n            refreshMetricsInterval: 25ms\n            metricsStalenessThreshold: 1s\n",
+        endpoints.join(", ")
+    )));
+    let mut clients = Clients::start(&gateway);
+    let names: Vec<_> = servers.iter().map(Server::name).collect();
+    clients.served_by(&names).await;
+    clients.more(100).await;
+
+    let mut killed = Vec::new();
+    for round in [[0, 1], [1, 2]] {
+        for index in round {
+            killed.push(servers[index].name());
+            servers[index].kill();
+        }
+        clients.more(60).await;
+        for index in round {
+            servers[index] = Server::start(servers[index].port);
+        }
+        let back: Vec<_> = round.iter().map(|&index| servers[index].name()).collect();
+        clients.served_by(&back).await;
+    }
+    clients.more(100).await;
+    let ends = clients.end().await;
+
+    let lost: Vec<_> = ends
+        .iter()
+        .filter_map(|end| match end {
+            End::Lost(how) => Some(how),
+            _ => None,
+        })
+        .collect();
+    assert!(lost.is_empty(), "{} of {} were lost: {:#?}", lost.len(), ends.len(), &lost[..lost.len().min(5)]);
+    let broken: Vec<_> = ends
+        .iter()
+        .filter_map(|end| match end {
+            End::Broken(by) => Some(by),
+            _ => None,
+        })
+        .collect();
+    assert!(
+        broken.iter().all(|by| killed.contains(by)),
+        "only what streamed from the killed: {broken:?} of {killed:?}"
+    );
+    assert!(broken.len() <= 4 * killed.len(), "no more than ran there: {broken:?}");
+    for server in &servers {
+        let waiting = server.metric("demo_requests_waiting_max").await;
+        assert!(waiting <= THRESHOLD * (1.0 + HEADROOM), "{waiting} waited in a server at once");
+        assert!(waiting >= 1.0, "it was never full");
+        eventually("nothing is left in the servers", async || {
+            (server.metric("vllm:num_requests_running").await == 0.0).then_some(())
+        })
+        .await;
+    }
+    assert_eq!(gateway.waiting().await, 0.0);
+    eprintln!("{} requests, {} broken off", ends.len(), broken.len());
+}
