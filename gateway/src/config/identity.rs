@@ -18,6 +18,8 @@ pub struct Callers {
     pub trust: Option<Trust>,
     /// The file that the policy was read from, where it is another one.
     pub tiers_file: Option<PathBuf>,
+    /// The tenants of the keys.
+    pub tenants: Vec<String>,
 }
 
 /// Who is let in.
@@ -64,7 +66,9 @@ impl Default for Callers {
     fn default() -> Self {
         let settings = PolicySettings { forward_key: true, ..PolicySettings::default() };
         match Policy::new(settings) {
-            Ok(policy) => Self { gate: Gate::Open, policy: Arc::new(policy), trust: None, tiers_file: None },
+            Ok(policy) => {
+                Self { gate: Gate::Open, policy: Arc::new(policy), trust: None, tiers_file: None, tenants: Vec::new() }
+            }
             Err(problems) => unreachable!("settings without keys are fine: {problems:?}"),
         }
     }

@@ -97,6 +97,16 @@ impl Settings {
         self.index.get(name).and_then(|at| self.models.get(*at))
     }
 
+    /// The tenants that the file names, those with a share first.
+    #[must_use]
+    pub fn tenants(&self) -> Vec<String> {
+        let shares = match &self.scheduler {
+            SchedulerKind::Flow(flow) => Some(flow.weights.keys()),
+            SchedulerKind::Serial(_) | SchedulerKind::Fifo { .. } => None,
+        };
+        shares.into_iter().flatten().chain(&self.callers.tenants).cloned().collect()
+    }
+
     /// How often each model's replicas are to be looked at: as its detector wants it, and with flow control now and then
     /// for those who look at the gateway's own metrics.
     #[must_use]

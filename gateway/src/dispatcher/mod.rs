@@ -9,7 +9,7 @@ mod refusal;
 mod ticket;
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     hash::{BuildHasher, RandomState},
     sync::{
         Arc,
@@ -22,8 +22,8 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use switchyard_policy::{Grant, LimitSettings};
 use switchyard_scheduler::{
-    Action, Caller, CallerId, Event, Generation, Load, ModelId, ReplicaId, Request, RequestId, Scheduler, StopReason,
-    TenantId, Timestamp,
+    Action, Caller, CallerId, Event, Generation, Load, ModelId, PoolView, ReplicaId, Request, RequestId, Scheduler,
+    StopReason, TenantId, Timestamp,
 };
 use tokio::{
     sync::{Notify, mpsc, oneshot, watch},
@@ -38,7 +38,7 @@ pub use ticket::{Slot, Ticket};
 use crate::{
     backend::{BackendEvent, Failure, Fleet, FleetOptions, Sample},
     config::{Model, Settings},
-    telemetry::{Metrics, ScrapeState},
+    telemetry::{Metrics, PoolState, ScrapeState},
 };
 
 /// The gateway's one dispatch queue. Cheap to clone.
@@ -117,6 +117,7 @@ impl Dispatcher {
             armed: None,
         };
         fleet.look(settings.looks());
+        metrics.know_tenants(&settings.tenants());
         let names = RandomState::new();
         core.scheduler = Scheduler::new(core.adopt(&settings, &names));
         let shared = Arc::new(Shared {
@@ -191,6 +192,7 @@ impl Dispatcher {
         let event = Event::Reconfigure(Box::new(core.adopt(&settings, &self.shared.names)));
         self.shared.settings.store(Arc::clone(&settings));
         self.shared.fleet.look(settings.looks());
+        self.shared.metrics.know_tenants(&settings.tenants());
         self.shared.handle(&mut core, event, Cause::default());
         drop(core);
         self.shared.fleet.retain(|id| settings.models.iter().any(|model| model.id == id));
@@ -216,11 +218,25 @@ impl Dispatcher {
     /// The present state, for a scrape of `/metrics`.
     #[must_use]
     pub fn scrape_state(&self) -> ScrapeState {
-        let (now, bands, running) = {
-            let core = self.shared.core.lock();
-            (self.shared.now(), core.scheduler.bands(), core.scheduler.running())
+        let core = self.shared.core.lock();
+        let mut in_flight = BTreeMap::<ModelId, Vec<(u32, u64)>>::new();
+        for view in core.scheduler.replicas() {
+            in_flight.entry(view.replica.model).or_default().push((view.replica.index, view.running.into()));
+        }
+        let pool = |view: PoolView| PoolState {
+            model: core.models.get(&view.model).map(|model| model.id.clone()).unwrap_or_default(),
+            saturation: view.saturation,
+            held: view.held,
+            in_flight: in_flight.remove(&view.model).unwrap_or_default(),
         };
-        ScrapeState { now, bands, running, backends: self.shared.fleet.snapshots() }
+        ScrapeState {
+            now: self.shared.now(),
+            bands: core.scheduler.bands(),
+            running: core.scheduler.running(),
+            pools: core.scheduler.pools().map(pool).collect(),
+            flows: core.scheduler.remembered().0,
+            backends: self.shared.fleet.snapshots(),
+        }
     }
 }
 

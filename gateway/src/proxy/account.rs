@@ -6,7 +6,7 @@ use std::{
 };
 
 use http::{HeaderValue, StatusCode};
-use switchyard_scheduler::{Decision, Priority, Usage};
+use switchyard_scheduler::{Decision, FairnessSettings, Priority, Usage};
 
 use super::{
     caller::Caller,
@@ -82,9 +82,16 @@ impl Account {
         self.record.serial_score = priority.0 as f64;
     }
 
-    pub(super) fn dispatched(&mut self, decision: &Decision) {
+    pub(super) fn dispatched(&mut self, decision: &Decision, replica: u32) {
         self.dispatched = Some(Instant::now());
         let record = &mut self.record;
+        record.replica = Some(replica);
+        if let Some(flow) = &decision.flow {
+            record.fairness = Some(fairness(flow.fairness).to_owned());
+            record.fairness_ahead = Some(flow.ahead);
+            record.saturation = flow.saturation;
+            record.ceiling = Some(flow.ceiling);
+        }
         record.dispatched_ms = Some(unix_ms());
         "dispatched".clone_into(&mut record.outcome);
         record.serial_score = decision.score;
@@ -177,6 +184,14 @@ impl Drop for Account {
         }
         self.metrics.on_finished(&record);
         self.activity.record(record);
+    }
+}
+
+fn fairness(policy: FairnessSettings) -> &'static str {
+    match policy {
+        FairnessSettings::GlobalStrict => "global-strict",
+        FairnessSettings::RoundRobin => "round-robin",
+        FairnessSettings::Weighted => "weighted",
     }
 }
 

@@ -138,7 +138,7 @@ impl Gateway {
         };
         match answer {
             Ok(slot) => {
-                account.dispatched(&slot.decision);
+                account.dispatched(&slot.decision, slot.replica.index);
                 Ok(slot)
             }
             Err(refusal) => {

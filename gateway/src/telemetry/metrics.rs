@@ -5,22 +5,20 @@ use std::{fmt, time::Duration};
 
 use parking_lot::Mutex;
 use prometheus::{
-    Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry, TextEncoder, core::Collector,
+    Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder,
 };
 use switchyard_scheduler::{Band, BandView, Decision, Outcome, Priority, Timestamp};
 
-use super::{ActivityLog, ActivityRecord};
+use super::{
+    ActivityLog, ActivityRecord,
+    families::{Families, register},
+    pools::{PoolSeries, PoolState},
+    tenants::TenantSeries,
+};
 use crate::backend::{BackendSnapshot, BackendState};
 
 /// The media type of [`Metrics::render`].
 pub const CONTENT_TYPE: &str = prometheus::TEXT_FORMAT;
-
-/// Seconds, from what a machine does at once to what a batch job waits overnight.
-const SECONDS: [f64; 20] = [
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0,
-    14_400.0, 43_200.0,
-];
 
 /// How a request can have ended, as [`ActivityRecord::outcome`] words it.
 const OUTCOMES: [&str; 11] = [
@@ -59,6 +57,10 @@ pub struct ScrapeState {
     pub running: u64,
     /// Every replica's process.
     pub backends: Vec<BackendSnapshot>,
+    /// Every configured model, as the scheduler sees it.
+    pub pools: Vec<PoolState>,
+    /// Flows that are remembered.
+    pub flows: usize,
 }
 
 /// Every metric of the gateway. Handles of fixed label sets are resolved once, so that counting a request looks
@@ -72,6 +74,10 @@ pub struct Metrics {
     load_seconds: HistogramVec,
     load_failures: IntCounterVec,
     tokens: IntCounterVec,
+    tenants: TenantSeries,
+    queue_wait: HistogramVec,
+    flows: IntGauge,
+    pools: PoolSeries,
     callers: IntCounterVec,
     /// Reset and set anew by each scrape, so that a model that is no longer configured leaves no trace.
     backend_state: Mutex<IntGaugeVec>,
@@ -80,11 +86,13 @@ pub struct Metrics {
 /// The series of one band.
 struct BandSeries {
     queue_depth: Gauge,
+    queue_size: Gauge,
+    queue_bytes: Gauge,
     oldest_wait: Gauge,
     dispatched: IntCounter,
     reordered_by_aging: IntCounter,
     reordered_by_affinity: IntCounter,
-    queue_wait: Histogram,
+    dispatch_wait: Histogram,
     first_byte: Histogram,
     requests: [IntCounter; OUTCOMES.len()],
 }
@@ -107,10 +115,12 @@ impl Metrics {
             "Requests let through where another would have been without this term of the score.",
             &["band", "term"],
         );
+        let queue_size = families.gauge("switchyard_queue_size", "Requests that wait.", band);
+        let queue_bytes = families.gauge("switchyard_queue_bytes", "Bytes of the bodies of requests that wait.", band);
         let queue_wait = families.histogram(
             "switchyard_queue_wait_seconds",
-            "From arrival to dispatch, of requests that were dispatched.",
-            band,
+            "From arrival to dispatch, or to whatever else ended the wait.",
+            &["band", "outcome"],
         );
         let first_byte =
             families.histogram("switchyard_first_byte_seconds", "From dispatch to the answer's first byte.", band);
@@ -125,11 +135,13 @@ impl Metrics {
                 let band = band.as_str();
                 BandSeries {
                     queue_depth: queue_depth.with_label_values(&[band]),
+                    queue_size: queue_size.with_label_values(&[band]),
+                    queue_bytes: queue_bytes.with_label_values(&[band]),
                     oldest_wait: oldest_wait.with_label_values(&[band]),
                     dispatched: dispatched.with_label_values(&[band]),
                     reordered_by_aging: reorders.with_label_values(&[band, "aging"]),
                     reordered_by_affinity: reorders.with_label_values(&[band, "swap_affinity"]),
-                    queue_wait: queue_wait.with_label_values(&[band]),
+                    dispatch_wait: queue_wait.with_label_values(&[band, "dispatched"]),
                     first_byte: first_byte.with_label_values(&[band]),
                     requests: OUTCOMES.map(|outcome| requests.with_label_values(&[outcome, band])),
                 }
@@ -152,6 +164,12 @@ impl Metrics {
                 "Tokens in (prompt) and out (completion), as model servers report them.",
                 &["model", "direction"],
             ),
+            tenants: TenantSeries::new(&families),
+            queue_wait,
+            flows: families
+                .int_gauge("switchyard_flows", "Tenants at a level of priority that are remembered (flow).", &[])
+                .with_label_values::<&str>(&[]),
+            pools: PoolSeries::new(&families),
             callers: families.counter(
                 "switchyard_caller_decisions_total",
                 "Requests by what was decided about their sender, and by its tier. One that is refused for its model \
@@ -181,13 +199,19 @@ impl Metrics {
     pub fn on_dispatch(&self, decision: &Decision) {
         let band = &self.bands[decision.band.index()];
         band.dispatched.inc();
-        band.queue_wait.observe(decision.waited.as_secs_f64());
+        band.dispatch_wait.observe(decision.waited.as_secs_f64());
         if decision.passed_by_aging.is_some() {
             band.reordered_by_aging.inc();
         }
         if decision.passed_by_affinity.is_some() {
             band.reordered_by_affinity.inc();
         }
+    }
+
+    /// The tenants that have series of their own from now on, in the order in which they matter; of very many only the
+    /// first.
+    pub fn know_tenants(&self, tenants: &[String]) {
+        self.tenants.configure(tenants);
     }
 
     /// A model is loaded for which another had to leave.
@@ -218,12 +242,17 @@ impl Metrics {
         }
         // Only a dispatched request's model is sure to be a configured one.
         if record.dispatched_ms.is_some() {
-            for (direction, tokens) in [("prompt", record.prompt_tokens), ("completion", record.completion_tokens)] {
-                let tokens = tokens.and_then(|tokens| u64::try_from(tokens).ok()).unwrap_or(0);
+            let tokens = [record.prompt_tokens, record.completion_tokens]
+                .map(|tokens| tokens.and_then(|tokens| u64::try_from(tokens).ok()).unwrap_or(0));
+            for (direction, tokens) in ["prompt", "completion"].into_iter().zip(tokens) {
                 if tokens > 0 {
                     self.tokens.with_label_values(&[record.model.as_str(), direction]).inc_by(tokens);
                 }
             }
+            self.tenants.used(record.tenant.as_deref(), tokens);
+        } else if record.seq != 0 {
+            let labels = [Priority(record.serial_priority).band().as_str(), OUTCOMES[outcome]];
+            self.queue_wait.with_label_values(&labels).observe(record.serial_queue_wait_ms as f64 / 1000.0);
         }
     }
 
@@ -232,9 +261,12 @@ impl Metrics {
     pub fn render(&self, state: &ScrapeState) -> String {
         for (series, view) in self.bands.iter().zip(&state.bands) {
             series.queue_depth.set(view.requests as f64);
+            series.queue_size.set(view.requests as f64);
+            series.queue_bytes.set(view.bytes as f64);
             series.oldest_wait.set(view.oldest.map_or(0.0, |oldest| state.now.since(oldest).as_secs_f64()));
         }
         self.running.set(i64::try_from(state.running).unwrap_or(i64::MAX));
+        self.flows.set(i64::try_from(state.flows).unwrap_or(i64::MAX));
         // Held to the end, so that no other scrape sees the states half set.
         let backend_state = self.backend_state.lock();
         backend_state.reset();
@@ -244,8 +276,9 @@ impl Metrics {
                 series.add(i64::from(backend.state == state));
             }
         }
+        let families = self.pools.set(state, || self.registry.gather());
         // Fails only for a family without a name.
-        TextEncoder::new().encode_to_string(&self.registry.gather()).unwrap_or_default()
+        TextEncoder::new().encode_to_string(&families).unwrap_or_default()
     }
 }
 
@@ -261,52 +294,38 @@ impl fmt::Debug for Metrics {
     }
 }
 
-/// Makes metric families and registers them.
-struct Families {
-    registry: Registry,
-}
-
-impl Families {
-    fn counter(&self, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
-        self.add(IntCounterVec::new(Opts::new(name, help), labels))
-    }
-
-    fn gauge(&self, name: &str, help: &str, labels: &[&str]) -> GaugeVec {
-        self.add(GaugeVec::new(Opts::new(name, help), labels))
-    }
-
-    fn int_gauge(&self, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
-        self.add(IntGaugeVec::new(Opts::new(name, help), labels))
-    }
-
-    fn histogram(&self, name: &str, help: &str, labels: &[&str]) -> HistogramVec {
-        self.add(HistogramVec::new(HistogramOpts::new(name, help).buckets(SECONDS.to_vec()), labels))
-    }
-
-    fn add<C: Collector + Clone + 'static>(&self, family: prometheus::Result<C>) -> C {
-        let family = family.expect("metric names and labels are constants, checked by the tests");
-        register(&self.registry, family.clone());
-        family
-    }
-}
-
-fn register(registry: &Registry, collector: impl Collector + 'static) {
-    // The only error is a name that is registered already.
-    let registered = registry.register(Box::new(collector));
-    debug_assert!(registered.is_ok(), "{registered:?}");
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::SystemTime;
 
-    use switchyard_scheduler::{Generation, ModelId, ReplicaId, RequestId};
+    use switchyard_scheduler::{Generation, Load, ModelId, ReplicaId, RequestId};
 
     use super::*;
-    use crate::config::Upstream;
+    use crate::{backend::Sample, config::Upstream};
 
     fn idle() -> ScrapeState {
-        ScrapeState { now: Timestamp::ZERO, bands: [BandView::default(); 3], running: 0, backends: Vec::new() }
+        ScrapeState {
+            now: Timestamp::ZERO,
+            bands: [BandView::default(); 3],
+            running: 0,
+            backends: Vec::new(),
+            pools: Vec::new(),
+            flows: 0,
+        }
+    }
+
+    fn backend(index: u32, state: BackendState) -> BackendSnapshot {
+        BackendSnapshot {
+            replica: ReplicaId { model: ModelId(0), index },
+            generation: Generation(1),
+            model: "m".to_owned(),
+            state,
+            pid: None,
+            since: SystemTime::UNIX_EPOCH,
+            starts: 1,
+            upstream: Upstream { tls: false, host: "m".to_owned(), port: 1, prefix: String::new() },
+            sample: None,
+        }
     }
 
     fn decision(priority: i64, waited: Duration) -> Decision {
@@ -346,7 +365,10 @@ mod tests {
                 let labels = format!("{{band=\"{band}\",outcome=\"{outcome}\"}}");
                 assert_line(&text, &format!("switchyard_requests_total{labels} 0"));
             }
-            assert_line(&text, &format!("switchyard_queue_wait_seconds_count{{band=\"{band}\"}} 0"));
+            assert_line(
+                &text,
+                &format!("switchyard_queue_wait_seconds_count{{band=\"{band}\",outcome=\"dispatched\"}} 0"),
+            );
         }
         assert_line(&text, "# TYPE llamaswap_scheduler_queue_depth gauge");
         assert_line(&text, "# TYPE llamaswap_scheduler_queue_oldest_wait_seconds gauge");
@@ -372,24 +394,16 @@ mod tests {
         assert_line(&text, "llamaswap_scheduler_reorders_total{band=\"batch\",term=\"aging\"} 1");
         assert_line(&text, "llamaswap_scheduler_reorders_total{band=\"batch\",term=\"swap_affinity\"} 0");
         assert_line(&text, "llamaswap_scheduler_reorders_total{band=\"interactive\",term=\"swap_affinity\"} 1");
-        assert_line(&text, "switchyard_queue_wait_seconds_bucket{band=\"batch\",le=\"3600\"} 0");
-        assert_line(&text, "switchyard_queue_wait_seconds_bucket{band=\"batch\",le=\"14400\"} 2");
+        assert_line(&text, "switchyard_queue_wait_seconds_bucket{band=\"batch\",outcome=\"dispatched\",le=\"3600\"} 0");
+        assert_line(
+            &text,
+            "switchyard_queue_wait_seconds_bucket{band=\"batch\",outcome=\"dispatched\",le=\"14400\"} 2",
+        );
     }
 
     #[test]
     fn a_scrape_shows_the_present_state_and_forgets_models_that_are_gone() {
         let metrics = Metrics::new();
-        let backend = |index, state| BackendSnapshot {
-            replica: ReplicaId { model: ModelId(0), index },
-            generation: Generation(1),
-            model: "m".to_owned(),
-            state,
-            pid: None,
-            since: SystemTime::UNIX_EPOCH,
-            starts: 1,
-            upstream: Upstream { tls: false, host: "m".to_owned(), port: 1, prefix: String::new() },
-            sample: None,
-        };
         let mut state = idle();
         state.now = Timestamp::from_secs(100);
         state.running = 3;
@@ -443,6 +457,80 @@ mod tests {
         assert_line(&text, "switchyard_tokens_total{direction=\"completion\",model=\"m\"} 14");
         assert_line(&text, "switchyard_first_byte_seconds_sum{band=\"interactive\"} 0.5");
         assert!(!text.contains("whatever a client sends"), "{text}");
+    }
+
+    #[test]
+    fn pools_are_told_from_both_sides_and_forgotten() {
+        let metrics = Metrics::new();
+        let mut state = idle();
+        let load = Load { running: 4, waiting: 2, kv_cache: Some(0.25) };
+        let sample = Sample { load, has_running: true, preemptions: Some(3) };
+        state.backends = vec![BackendSnapshot { sample: Some(sample), ..backend(1, BackendState::Ready) }];
+        let held = [7, 0, 1];
+        let in_flight = vec![(0, 5), (1, 6)];
+        state.pools = vec![PoolState { model: "m".to_owned(), saturation: Some(0.75), held, in_flight }];
+        state.bands[Band::Batch.index()].bytes = 9;
+        state.flows = 12;
+        for _ in 0..2 {
+            let text = metrics.render(&state);
+            assert_line(&text, "switchyard_saturation{model=\"m\"} 0.75");
+            assert_line(&text, "switchyard_ceiling_hits_total{band=\"batch\",model=\"m\"} 7");
+            assert_line(&text, "switchyard_ceiling_hits_total{band=\"interactive\",model=\"m\"} 1");
+            assert_line(&text, "switchyard_replica_in_flight{model=\"m\",replica=\"1\"} 6");
+            assert_line(&text, "switchyard_replica_running{model=\"m\",replica=\"1\"} 4");
+            assert_line(&text, "switchyard_replica_waiting{model=\"m\",replica=\"1\"} 2");
+            assert_line(&text, "switchyard_replica_kv_cache_usage_ratio{model=\"m\",replica=\"1\"} 0.25");
+            assert_line(&text, "switchyard_replica_preemptions_total{model=\"m\",replica=\"1\"} 3");
+            assert_line(&text, "switchyard_queue_bytes{band=\"batch\"} 9");
+            assert_line(&text, "switchyard_flows 12");
+        }
+        assert!(!metrics.render(&idle()).contains("model=\"m\""));
+    }
+
+    #[test]
+    fn only_configured_tenants_have_series() {
+        let metrics = Metrics::new();
+        let tenants: Vec<_> = (0..200).map(|number| format!("t{number}")).collect();
+        metrics.know_tenants(&tenants);
+        let ends = |tenant: Option<&str>| {
+            metrics.on_finished(&ActivityRecord {
+                tenant: tenant.map(str::to_owned),
+                dispatched_ms: Some(1),
+                prompt_tokens: Some(5),
+                completion_tokens: Some(7),
+                ..ActivityRecord::default()
+            });
+        };
+        [Some("t0"), Some("t0"), Some("t150"), Some("stranger"), None].into_iter().for_each(ends);
+        let text = metrics.render(&idle());
+        assert_line(&text, "switchyard_tenant_tokens_total{direction=\"completion\",tenant=\"t0\"} 14");
+        assert_line(&text, "switchyard_tenant_tokens_total{direction=\"prompt\",tenant=\"other\"} 15");
+        assert!(!text.contains("stranger") && !text.contains("t150"));
+        metrics.know_tenants(&tenants[1..2]);
+        let text = metrics.render(&idle());
+        assert!(!text.contains("\"t0\"") && text.contains("\"t1\""));
+    }
+
+    #[test]
+    fn waits_that_end_otherwise_count_by_outcome() {
+        let metrics = Metrics::new();
+        let record = |outcome: &str, seq| ActivityRecord {
+            outcome: outcome.to_owned(),
+            seq,
+            serial_priority: -100,
+            serial_queue_wait_ms: 400,
+            ..ActivityRecord::default()
+        };
+        metrics.on_finished(&record("rejected_ttl", 1));
+        metrics.on_finished(&record("cancelled", 2));
+        metrics.on_finished(&record("invalid", 0));
+        let text = metrics.render(&idle());
+        let line = |outcome: &str| {
+            format!("switchyard_queue_wait_seconds_bucket{{band=\"batch\",outcome=\"{outcome}\",le=\"0.5\"}} 1")
+        };
+        assert_line(&text, &line("rejected_ttl"));
+        assert_line(&text, &line("cancelled"));
+        assert!(!text.contains("outcome=\"invalid\",le"), "it never waited");
     }
 
     #[test]

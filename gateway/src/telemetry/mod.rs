@@ -1,7 +1,10 @@
 //! What the gateway tells of itself: Prometheus metrics, and an activity log that explains every wait.
 
 mod activity;
+mod families;
 mod metrics;
+mod pools;
+mod tenants;
 mod usage;
 
 pub use activity::{
@@ -9,4 +12,5 @@ pub use activity::{
     PassedBy, QueryError, Reason, Term,
 };
 pub use metrics::{CONTENT_TYPE, Metrics, ScrapeState};
+pub use pools::PoolState;
 pub use usage::{TokenUsage, UsageScanner};

@@ -46,7 +46,7 @@ impl Check<'_> {
             ..Headers::new(&names, headers.forward_priority, headers.forward_identity || believes_all)
         };
         let policy = policy.map_or_else(|| Callers::default().policy, Arc::new);
-        (Callers { gate, policy, trust, tiers_file }, names)
+        (Callers { gate, policy, trust, tiers_file, tenants: std::mem::take(&mut self.tenants) }, names)
     }
 
     fn gate(&self) -> Gate {
@@ -153,7 +153,8 @@ impl Check<'_> {
     }
 
     /// Checks settings that were read from this tree.
-    fn policy(&self, mut settings: PolicySettings, root: &Node, sink: &Sink) -> Option<Policy> {
+    fn policy(&mut self, mut settings: PolicySettings, root: &Node, sink: &Sink) -> Option<Policy> {
+        self.tenants = settings.keys.iter().map(|key| key.tenant.clone()).collect();
         // What is wrong with values would be wrong again with what they stand for.
         if sink.concerns(&["keys", "tiers", "anonymous", "objectives", "headers"]) {
             return None;

@@ -22,7 +22,7 @@ const STORE_ROWS: u64 = 10_000;
 
 /// Checks a file and makes settings of it. They are only good for use when the sink is empty afterwards.
 pub(super) fn check(source: &Source<'_>, file: &File, sink: &Sink) -> Settings {
-    let mut check = Check { source, file, sink, warnings: Vec::new() };
+    let mut check = Check { source, file, sink, warnings: Vec::new(), tenants: Vec::new() };
     let names = check.names();
     let models: Vec<Arc<Model>> = check.models(&names).into_iter().map(Arc::new).collect();
     check.listen();
@@ -71,6 +71,8 @@ struct Check<'a> {
     file: &'a File,
     sink: &'a Sink,
     warnings: Vec<String>,
+    /// The tenants of the keys.
+    tenants: Vec<String>,
 }
 
 impl Check<'_> {

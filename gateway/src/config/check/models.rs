@@ -118,7 +118,8 @@ impl Check<'_> {
         let (sink, mut servers) = (Sink::default(), vec![first]);
         for (index, node) in (1..).zip(self.source.replicas.get(&id.value).into_iter().flatten()) {
             let file = file::model(&mut Section::root(node, &sink));
-            let quiet = Check { source: self.source, file: self.file, sink: &sink, warnings: Vec::new() };
+            let quiet =
+                Check { source: self.source, file: self.file, sink: &sink, warnings: Vec::new(), tenants: Vec::new() };
             let port = self.source.ports.get(&(id.value.clone(), index)).copied();
             if let Some(upstream) = quiet.upstream(id, &file, port) {
                 servers.push(Server { launch: quiet.launch_of(&file), upstream });

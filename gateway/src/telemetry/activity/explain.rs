@@ -79,6 +79,10 @@ pub enum Reason {
     MoreUrgent,
     /// Equally urgent, and there before.
     ArrivedEarlier,
+    /// Equally urgent, and of a tenant that had had less.
+    FairShare,
+    /// Equally urgent, of the same tenant, and due sooner.
+    DueSooner,
     /// Less urgent, but it had waited longer.
     WaitedLonger,
     /// Its model was loaded already.
@@ -222,8 +226,13 @@ fn reason(request: &ActivityRecord, other: &ActivityRecord, dispatched: i64) -> 
     if urgency(other) > urgency(request) {
         return Reason::MoreUrgent;
     }
-    if urgency(other) == urgency(request) && came_first {
+    let is_others_turn =
+        other.fairness.as_deref().is_some_and(|fairness| fairness != "global-strict") && other.tenant != request.tenant;
+    if urgency(other) == urgency(request) && came_first && !is_others_turn {
         return Reason::ArrivedEarlier;
+    }
+    if urgency(other) == urgency(request) && other.fairness.is_some() {
+        return if is_others_turn { Reason::FairShare } else { Reason::DueSooner };
     }
     // What the other's terms had to make up for: this request's lead in urgency and in points for waiting.
     let waited = (dispatched - wait(request).0) as f64;

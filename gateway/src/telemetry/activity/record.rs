@@ -43,6 +43,16 @@ pub struct ActivityRecord {
     pub passed_by_aging: Option<u64>,
     /// Who would have gone in its place without swap affinity.
     pub passed_by_affinity: Option<u64>,
+    /// The replica that it went to.
+    pub replica: Option<u32>,
+    /// What chose its tenant (`flow`).
+    pub fairness: Option<String>,
+    /// How far ahead its tenant was of the one that had had least: in turns, or in weighted tokens over its share.
+    pub fairness_ahead: Option<f64>,
+    /// How full the model's replicas were when it was dispatched, from 0.
+    pub saturation: Option<f64>,
+    /// The saturation at which it would have had to wait.
+    pub ceiling: Option<f64>,
     /// `dispatched`, or the scheduler's outcome, or `cancelled`, or `invalid` for one refused before the queue.
     pub outcome: String,
     /// The HTTP status sent; 0 when the client left before one was.
@@ -87,6 +97,6 @@ macro_rules! columns {
 
 columns! {
     id, seq, arrived_ms, dispatched_ms, ended_ms, path, model, tenant, tier, serial_priority, serial_band, serial_score,
-    serial_queue_wait_ms, affinity, aging, model_priority, swap_ms, passed_by_aging, passed_by_affinity, outcome, status,
-    first_byte_ms, duration_ms, stream, prompt_tokens, completion_tokens, request_bytes, response_bytes, error,
+    serial_queue_wait_ms, affinity, aging, model_priority, swap_ms, passed_by_aging, passed_by_affinity, replica, fairness,
+    fairness_ahead, saturation, ceiling, outcome, status, first_byte_ms, duration_ms, stream, prompt_tokens, completion_tokens, request_bytes, response_bytes, error,
 }

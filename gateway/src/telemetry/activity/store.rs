@@ -54,6 +54,13 @@ const MIGRATIONS: &[&str] = &[
     "
     ALTER TABLE activity ADD COLUMN tier TEXT;
 ",
+    "
+    ALTER TABLE activity ADD COLUMN replica INTEGER;
+    ALTER TABLE activity ADD COLUMN fairness TEXT;
+    ALTER TABLE activity ADD COLUMN fairness_ahead REAL;
+    ALTER TABLE activity ADD COLUMN saturation REAL;
+    ALTER TABLE activity ADD COLUMN ceiling REAL;
+",
 ];
 
 /// The activity log cannot be opened; says which file, why, and what to do.

@@ -22,6 +22,7 @@ pub(super) fn tell(explanation: &Explanation) -> Vec<String> {
         story.push(went_first(request, &explanation.went_first));
     }
     story.extend(score(request));
+    story.extend(flow(request));
     story.extend(explanation.passed_by.iter().map(|passed| {
         let whom = match &passed.request {
             Some(other) => format!("`{}` ({}, priority {})", other.id, other.model, other.serial_priority),
@@ -111,6 +112,8 @@ fn because(request: &ActivityRecord, group: &Group) -> String {
             format!("more urgent, with {priorities}{models}")
         }
         Reason::ArrivedEarlier => "just as urgent, and there before".to_owned(),
+        Reason::FairShare => "just as urgent, of tenants whose turn it was".to_owned(),
+        Reason::DueSooner => "just as urgent, and due sooner".to_owned(),
         Reason::WaitedLonger => "less urgent, but waiting for longer".to_owned(),
         Reason::WarmModel => {
             format!("for {} loaded already", if one { "a model that was" } else { "models that were" })
@@ -135,6 +138,36 @@ fn score(request: &ActivityRecord) -> Option<String> {
         let _ = write!(terms, " + {:.2} for having waited", request.aging);
     }
     Some(format!("Its score was {}: {terms}.", rounded(request.serial_score)))
+}
+
+/// What only flow control looks at.
+fn flow(request: &ActivityRecord) -> Option<String> {
+    let fairness = request.fairness.as_deref()?;
+    let percent = |share: f64| format!("{}%", rounded(share * 100.0));
+    let full = match (request.saturation, request.ceiling) {
+        (Some(saturation), Some(ceiling)) => format!(
+            "Its model's servers were {} full then, and requests of its priority go on up to {}.",
+            percent(saturation),
+            percent(ceiling)
+        ),
+        _ => String::new(),
+    };
+    let unit = match fairness {
+        "round-robin" => "turns",
+        "weighted" => "weighted tokens",
+        _ => return (!full.is_empty()).then_some(full),
+    };
+    let ahead = request.fairness_ahead.unwrap_or_default();
+    let standing = if ahead > 0.0 {
+        format!("{} {unit} ahead of the one that had had least", rounded(ahead))
+    } else {
+        "the one that had had least".to_owned()
+    };
+    Some(
+        format!("{full} Of the tenants that waited at its priority, its own was {standing} ({fairness}).")
+            .trim()
+            .to_owned(),
+    )
 }
 
 fn ending(request: &ActivityRecord) -> String {

@@ -129,6 +129,43 @@ async fn in_fifo_the_models_priority_counts_and_others_run_beside() {
 }
 
 #[tokio::test]
+async fn in_flow_tenants_take_turns_and_goals_come_first() {
+    let of = |tenant: &str, ahead: f64, record: ActivityRecord| ActivityRecord {
+        tenant: Some(tenant.to_owned()),
+        fairness: Some("round-robin".to_owned()),
+        fairness_ahead: Some(ahead),
+        saturation: Some(0.625),
+        ceiling: Some(0.8),
+        ..record
+    };
+    let me = of("loud", 2.0, job("me", 5, 0, (1, 9, 10)));
+    let rows = [
+        of("quiet", 0.0, job("quieter", 6, 0, (2, 4, 10))),
+        of("quiet", 0.0, job("quiet-and-there-before", 4, 0, (0, 5, 10))),
+        of("loud", 1.0, job("hurried", 7, 0, (3, 6, 10))),
+        of("loud", 1.0, job("before", 3, 0, (0, 7, 10))),
+        of("quiet", 0.0, job("urgent", 8, 100, (3, 8, 10))),
+        me,
+    ];
+    let told = explain(rows, "me").await;
+    let expected = [
+        (Reason::MoreUrgent, vec!["urgent"]),
+        (Reason::ArrivedEarlier, vec!["before"]),
+        (Reason::FairShare, vec!["quieter", "quiet-and-there-before"]),
+        (Reason::DueSooner, vec!["hurried"]),
+    ];
+    assert_eq!(went_first(&told), expected);
+    let summary = told.summary.join("\n");
+    for sentence in [
+        "2 just as urgent, of tenants whose turn it was",
+        "Its model's servers were 62.5% full then, and requests of its priority go on up to 80%.",
+        "Of the tenants that waited at its priority, its own was 2 turns ahead of the one that had had least (round-robin).",
+    ] {
+        assert!(summary.contains(sentence), "{sentence}\nis not in\n{summary}");
+    }
+}
+
+#[tokio::test]
 async fn who_never_got_through_learns_how_it_ended() {
     let refused = ActivityRecord {
         dispatched_ms: None,
