@@ -1,4 +1,4 @@
-//! What the model servers print.
+//! What the model servers print, and what the gateway itself does.
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream::BoxStream};
@@ -19,15 +19,18 @@ pub(super) enum Source {
     All,
     /// That of the model with this id.
     Model(String),
+    /// The gateway's own log.
+    Proxy,
 }
 
 impl Source {
-    /// Nothing and `upstream` mean all models.
+    /// Nothing and `upstream` mean all models, `proxy` the gateway.
     pub(super) fn find(gateway: &Gateway, name: &str) -> Result<Self, ApiError> {
         let settings = gateway.dispatcher.settings();
         match settings.find(name) {
             Some(model) => Ok(Self::Model(model.id.clone())),
             None if matches!(name, "" | "upstream") => Ok(Self::All),
+            None if name == "proxy" => Ok(Self::Proxy),
             None => Err(crate::proxy::unknown_model(&settings, name)),
         }
     }
@@ -37,6 +40,10 @@ impl Source {
         match self {
             Self::All => skip_history(logs.subscribe_all(), !with_history && !logs.tail_all().is_empty()),
             Self::Model(id) => skip_history(logs.subscribe(id), !with_history && !logs.tail(id).is_empty()),
+            Self::Proxy => {
+                let log = &gateway.own_log;
+                skip_history(log.subscribe(), !with_history && !log.tail().is_empty())
+            }
         }
     }
 }

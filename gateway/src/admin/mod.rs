@@ -40,7 +40,7 @@ pub(crate) enum Endpoint {
     UnloadModel,
     /// `/logs`.
     Logs,
-    /// `/logs/stream` and `/logs/stream/MODEL`.
+    /// `/logs/stream`, `/logs/stream/MODEL` and `/logs/stream/proxy`.
     LogStream,
     /// `/api/activity`.
     ActivityList,

@@ -151,7 +151,7 @@ impl LogWriter {
 }
 
 /// The last bytes that were written, cut at a line's start, and a stream of what is written.
-struct Ring {
+pub(crate) struct Ring {
     capacity: usize,
     inner: Mutex<RingInner>,
 }
@@ -164,12 +164,12 @@ struct RingInner {
 }
 
 impl Ring {
-    fn new(capacity: usize) -> Self {
+    pub(crate) fn new(capacity: usize) -> Self {
         let live = broadcast::Sender::new(MAX_LAG);
         Self { capacity, inner: Mutex::new(RingInner { bytes: VecDeque::new(), written: 0, live }) }
     }
 
-    fn push(&self, parts: &[&[u8]]) {
+    pub(crate) fn push(&self, parts: &[&[u8]]) {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
         for part in parts {
@@ -189,11 +189,11 @@ impl Ring {
     }
 
     /// What was written from the position on, as far as it is still there.
-    fn since(&self, position: u64) -> Bytes {
+    pub(crate) fn since(&self, position: u64) -> Bytes {
         self.inner.lock().since(position)
     }
 
-    fn subscribe(&self) -> impl Stream<Item = Bytes> + Send + use<> {
+    pub(crate) fn subscribe(&self) -> impl Stream<Item = Bytes> + Send + use<> {
         let (history, live) = {
             let inner = self.inner.lock();
             (inner.since(0), inner.live.subscribe())

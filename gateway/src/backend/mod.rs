@@ -22,6 +22,7 @@ mod tests;
 pub use fleet::{Fleet, FleetOptions};
 pub use leftovers::reap_leftovers;
 pub use logs::Logs;
+pub(crate) use logs::Ring;
 pub use scrape::Sample;
 
 use std::{sync::Arc, time::SystemTime};

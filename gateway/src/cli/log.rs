@@ -1,14 +1,14 @@
-//! The gateway's own log, on standard error.
+//! The gateway's own log, on standard error and at `/logs/stream/proxy`.
 
 use std::io::IsTerminal;
 
-use switchyard::config::LogLevel;
-use tracing_subscriber::EnvFilter;
+use switchyard::{config::LogLevel, telemetry::OwnLog};
+use tracing_subscriber::{EnvFilter, fmt::writer::MakeWriterExt};
 
 use super::LogFormat;
 
 /// Starts the log. `RUST_LOG` beats the configured level.
-pub(super) fn start(format: LogFormat, level: LogLevel) {
+pub(super) fn start(format: LogFormat, level: LogLevel, kept: OwnLog) {
     let level = match level {
         LogLevel::Debug => "debug",
         LogLevel::Info => "info",
@@ -21,7 +21,7 @@ pub(super) fn start(format: LogFormat, level: LogLevel) {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr);
+        .with_writer(std::io::stderr.and(move || kept.clone()));
     match format {
         LogFormat::Text => builder.with_target(false).init(),
         LogFormat::Json => builder.json().flatten_event(true).init(),

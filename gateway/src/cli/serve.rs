@@ -11,7 +11,7 @@ use switchyard::{
     config::{self, Settings},
     dispatcher::Dispatcher,
     proxy::{self, Gateway},
-    telemetry::{ActivityLog, Metrics},
+    telemetry::{ActivityLog, Metrics, OwnLog},
 };
 use tokio::net::TcpListener;
 
@@ -34,12 +34,13 @@ pub(super) fn run(arguments: ServeArguments) -> ExitCode {
             Err(error) => return fail(format_args!("cannot find my own program file for the demo's models: {error}")),
         },
     };
-    log::start(arguments.log_format, settings.log_level);
+    let own_log = OwnLog::new(settings.log_buffer_bytes);
+    log::start(arguments.log_format, settings.log_level, own_log.clone());
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(format_args!("cannot start threads: {error}")),
     };
-    let result = runtime.block_on(serve(arguments, Arc::new(settings)));
+    let result = runtime.block_on(serve(arguments, Arc::new(settings), own_log));
     // Whatever still runs after the drain has been asked to stop and did not.
     runtime.shutdown_background();
     match result {
@@ -48,7 +49,7 @@ pub(super) fn run(arguments: ServeArguments) -> ExitCode {
     }
 }
 
-async fn serve(arguments: ServeArguments, settings: Arc<Settings>) -> Result<(), String> {
+async fn serve(arguments: ServeArguments, settings: Arc<Settings>, own_log: OwnLog) -> Result<(), String> {
     let mut stop = StopSignals::new().map_err(|error| format!("cannot follow signals: {error}"))?;
     for warning in &settings.warnings {
         tracing::warn!("{warning}");
@@ -70,7 +71,7 @@ async fn serve(arguments: ServeArguments, settings: Arc<Settings>) -> Result<(),
     let dispatcher = Dispatcher::new(Arc::clone(&settings), Arc::clone(&metrics));
     dispatcher.preload(&settings.preload);
 
-    let gateway = Gateway::new(dispatcher.clone(), metrics, activity.clone());
+    let gateway = Gateway::new(dispatcher.clone(), metrics, activity.clone()).with_own_log(own_log);
     let (close, closing) = tokio::sync::watch::channel(false);
     let server = tokio::spawn(proxy::serve(listener, gateway, closing));
     if let Some(file) = arguments.config.clone() {

@@ -50,7 +50,7 @@ pub use server::serve;
 use crate::{
     admin,
     dispatcher::{Dispatcher, Slot},
-    telemetry::{ActivityLog, Metrics},
+    telemetry::{ActivityLog, Metrics, OwnLog},
 };
 
 /// A client that takes no byte for so long gives up its slot.
@@ -61,6 +61,7 @@ pub struct Gateway {
     pub(crate) dispatcher: Dispatcher,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) activity: ActivityLog,
+    pub(crate) own_log: OwnLog,
     /// Turns true when the gateway is to close.
     pub(crate) closing: watch::Receiver<bool>,
     upstreams: upstream::Upstreams,
@@ -71,7 +72,14 @@ impl Gateway {
     #[must_use]
     pub fn new(dispatcher: Dispatcher, metrics: Arc<Metrics>, activity: ActivityLog) -> Self {
         let (_, closing) = watch::channel(false);
-        Self { dispatcher, metrics, activity, closing, upstreams: upstream::Upstreams::new() }
+        let own_log = OwnLog::new(0);
+        Self { dispatcher, metrics, activity, own_log, closing, upstreams: upstream::Upstreams::new() }
+    }
+
+    /// Shows this log as the gateway's own.
+    #[must_use]
+    pub fn with_own_log(self, own_log: OwnLog) -> Self {
+        Self { own_log, ..self }
     }
 
     /// Answers a request, or leaves it to Pingora's ordinary path.

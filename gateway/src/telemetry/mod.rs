@@ -3,6 +3,7 @@
 mod activity;
 mod families;
 mod metrics;
+mod own_log;
 mod pools;
 mod tenants;
 mod usage;
@@ -12,5 +13,6 @@ pub use activity::{
     PassedBy, QueryError, Reason, Term,
 };
 pub use metrics::{CONTENT_TYPE, Metrics, ScrapeState};
+pub use own_log::OwnLog;
 pub use pools::PoolState;
 pub use usage::{TokenUsage, UsageScanner};

@@ -80,6 +80,11 @@ async fn logs_are_kept_and_followed() {
     let first = live.chunk().await.expect("a chunk").expect("a chunk");
     let first = std::str::from_utf8(&first).expect("UTF-8");
     assert!(!first.contains("loaded in"), "history came along: {first}");
+
+    let mut own = gateway.client.get(gateway.url("/logs/stream/proxy")).send().await.expect("an answer");
+    let history = own.chunk().await.expect("a chunk").expect("a chunk");
+    let history = std::str::from_utf8(&history).expect("UTF-8");
+    assert!(history.contains("listening") && history.contains("loading"), "{history}");
 }
 
 #[tokio::test]
