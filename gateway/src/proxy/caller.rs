@@ -4,6 +4,7 @@
 //! Envoy with the filter: priority, tenant, tier and models are read from them.
 
 use std::{
+    net::IpAddr,
     sync::Arc,
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -14,6 +15,9 @@ use switchyard_policy::{Allowed, Decision, Denial, Grant, Identity, Policy, Reas
 
 use super::{Gateway, error::ApiError, forward::Interrupted};
 use crate::config::{Callers, Gate, Headers, Model, OLDER_TENANT, Settings};
+
+/// The addresses that a request has come from, the client's first.
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// Who is calling, as far as anybody knows.
 #[derive(Default)]
@@ -60,6 +64,7 @@ pub(super) fn admit(settings: &Settings, session: &mut ServerSession) -> Result<
     let callers = &settings.callers;
     let (mut grant, mut decision) = (None, "believed");
     let peer = || session.client_addr()?.as_inet().map(std::net::SocketAddr::ip);
+    let client = peer();
     match &callers.trust {
         Some(trust) if trust.covers(peer, &session.req_header().headers) => {
             if let Some((name, _)) = &trust.secret {
@@ -71,12 +76,29 @@ pub(super) fn admit(settings: &Settings, session: &mut ServerSession) -> Result<
             entry.apply(session.req_header_mut());
             decision = entry.decision;
             grant = entry.identity.map(|identity| identity.grant);
+            if callers.trust.is_some() {
+                session.req_header_mut().remove_header(&FORWARDED_FOR);
+            }
         }
+    }
+    if let Some(client) = client {
+        add_client(session.req_header_mut(), client);
     }
     let headers = &session.req_header().headers;
     let Headers { tenant, tier, .. } = &settings.headers;
     let tenant = text(headers, tenant).or_else(|| text(headers, &OLDER_TENANT));
     Ok(Caller { tenant, tier: text(headers, tier), grant, decision })
+}
+
+/// Adds the client to the addresses that the request has come from so far.
+fn add_client(request: &mut RequestHeader, client: IpAddr) {
+    let mut addresses = String::new();
+    for earlier in request.headers.get_all(FORWARDED_FOR).iter().filter_map(|value| value.to_str().ok()) {
+        addresses.extend([earlier, ", "]);
+    }
+    addresses.push_str(&client.to_canonical().to_string());
+    // Fails only when there are more headers than a request can have.
+    let _ = request.insert_header(FORWARDED_FOR, addresses);
 }
 
 fn judge(callers: &Callers, request: &RequestHeader) -> Result<Entry, Box<Denied>> {
@@ -205,6 +227,17 @@ mod tests {
 
     fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
         pairs.iter().map(|&(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value))).collect()
+    }
+
+    #[test]
+    fn a_client_is_added_to_those_before_it() {
+        let mut request = RequestHeader::build("GET", b"/", None).expect("a request");
+        add_client(&mut request, "::ffff:10.0.0.1".parse().expect("an address"));
+        assert_eq!(request.headers["x-forwarded-for"], "10.0.0.1");
+        request.append_header("X-Forwarded-For", "b").expect("a header");
+        add_client(&mut request, "::1".parse().expect("an address"));
+        let all: Vec<_> = request.headers.get_all("x-forwarded-for").iter().collect();
+        assert_eq!(all, ["10.0.0.1, b, ::1"]);
     }
 
     #[test]

@@ -170,6 +170,8 @@ async fn a_proxy_in_a_trusted_network_is_believed() {
     let sent: Vec<_> = STAMPS.iter().map(|(name, value)| ((*name).to_owned(), value.as_bytes().to_vec())).collect();
     let answer = super::send(&gateway, "POST", b"/v1/chat/completions", &sent, "other").await;
     assert_eq!(answer.status(), 403, "the stamped models bind");
+    let answer = chat(&gateway, &[("x-forwarded-for", "192.0.2.1")]).await;
+    assert_eq!(upstream(&answer, "x-forwarded-for"), ["192.0.2.1, 127.0.0.1"]);
 
     // The same from elsewhere.
     let gateway = Gateway::start(&format!("trust: {{cidrs: [10.0.0.0/8, '::1']}}\n{models}"));
@@ -178,6 +180,8 @@ async fn a_proxy_in_a_trusted_network_is_believed() {
     assert_eq!(identity(&row(&gateway, &answer, &[]).await), (0, "-", "-"));
     let key = chat(&gateway, &[("authorization", "Bearer x")]).await;
     assert_eq!(upstream(&key, "authorization"), ["Bearer x"], "the gateway has no keys of its own");
+    let answer = chat(&gateway, &[("x-forwarded-for", "192.0.2.1")]).await;
+    assert_eq!(upstream(&answer, "x-forwarded-for"), ["127.0.0.1"], "whoever claims to be a proxy is a client");
 }
 
 #[tokio::test]

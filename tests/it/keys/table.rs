@@ -31,7 +31,7 @@ models:
 
 /// Names that HTTP itself needs, or that the gateway gives.
 fn is_framing(name: &str) -> bool {
-    matches!(name, "host" | "content-length" | "x-request-id")
+    matches!(name, "host" | "content-length" | "x-request-id" | "x-forwarded-for")
 }
 
 /// Names that the gateway has a use for and does not pass on.
