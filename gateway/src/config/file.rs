@@ -165,7 +165,7 @@ pub(super) fn read(s: &mut Section<'_>) -> File {
     let ignore_paths = s.section("upstream", "Requests to /upstream/MODEL/….", |s| {
         s.list(
             "ignorePaths",
-            "Regular expressions; a path that matches one never loads a model.",
+            "Regular expressions; a path that matches one never loads a model, but gets 409 while it is not loaded.",
             parsed("a regular expression", parse::regex),
         )
     });

@@ -42,6 +42,8 @@ pub struct Settings {
     pub include_aliases_in_list: bool,
     /// Who may use the gateway.
     pub callers: Callers,
+    /// Paths below `/upstream/MODEL` that never load a model.
+    pub ignored_paths: regex::RegexSet,
     /// Bytes of output kept of each model.
     pub log_buffer_bytes: usize,
     /// Minimum level of the gateway's own log.
@@ -83,6 +85,7 @@ impl Settings {
             preload: Vec::new(),
             include_aliases_in_list: false,
             callers: Callers::default(),
+            ignored_paths: regex::RegexSet::empty(),
             log_buffer_bytes: 128 << 10,
             log_level: LogLevel::default(),
             warnings: Vec::new(),

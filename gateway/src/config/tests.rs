@@ -138,11 +138,11 @@ fn a_llama_swap_file_means_what_it_means_there() {
         "logTimeFormat",
         "logRequests",
         "sendLoadingState",
-        "upstream.ignorePaths[0]",
         "selectors.any",
         "profiles.coding",
     ];
     assert_eq!(warned, expected);
+    assert!(settings.ignored_paths.is_match("/x.css") && !settings.ignored_paths.is_match("/ws/x"));
 }
 
 fn priorities<const N: usize>(pairs: [(&str, i64); N]) -> BTreeMap<String, i64> {

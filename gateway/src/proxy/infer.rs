@@ -149,7 +149,7 @@ impl Gateway {
         }
     }
 
-    fn is_ready(&self, model: &str) -> bool {
+    pub(super) fn is_ready(&self, model: &str) -> bool {
         let backends = self.dispatcher.fleet().snapshots();
         backends.iter().any(|backend| backend.model == model && backend.state == BackendState::Ready)
     }

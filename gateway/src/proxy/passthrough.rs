@@ -13,6 +13,7 @@ use pingora::{
 use super::{
     Gateway,
     account::Account,
+    error::ApiError,
     forward::Interrupted,
     headers::{self, Outbound},
     infer::{arrival, read_body, unknown_model},
@@ -56,6 +57,10 @@ impl Gateway {
             return Err(Interrupted::Failed(unknown_model(&settings, &asked)));
         };
         account.model(&model.id);
+        let path = decoded(target);
+        if model.launch.is_some() && settings.ignored_paths.is_match(&path) && !self.is_ready(&model.id) {
+            return Err(Interrupted::Failed(not_loaded(&model, &path)));
+        }
         let query = session.req_header().uri.query();
         let target = match query {
             Some(query) => format!("{target}?{query}"),
@@ -117,6 +122,11 @@ fn find<'a>(settings: &Settings, rest: &'a str) -> Option<(&'a str, Arc<Model>, 
         let (name, target) = rest.split_at(end);
         settings.find(&decoded(name)).map(|model| (name, Arc::clone(model), target))
     })
+}
+
+fn not_loaded(model: &Model, path: &str) -> ApiError {
+    let message = format!("`{}` is not loaded, and {path} does not load it: see upstream.ignorePaths", model.id);
+    ApiError::new(StatusCode::CONFLICT, "model_not_loaded", message)
 }
 
 fn decoded(text: &str) -> String {

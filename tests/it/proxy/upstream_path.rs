@@ -25,6 +25,24 @@ async fn anything_goes_to_the_model_as_it_came() {
 }
 
 #[tokio::test]
+async fn an_ignored_path_does_not_load_its_model() {
+    let ignored = "upstream: {ignorePaths: ['^/echo/.*\\.css$']}";
+    let gateway = Gateway::start(&format!("{ignored}\nmodels:\n{}", demo_model("m", "")));
+    let statuses = async |paths: [&str; 2]| {
+        let mut statuses = Vec::new();
+        for path in paths {
+            let answer =
+                gateway.client.get(gateway.url(&format!("/upstream/m{path}"))).send().await.expect("an answer");
+            statuses.push(answer.status().as_u16());
+        }
+        statuses
+    };
+    assert_eq!(statuses(["/echo/a.css", "/echo/b%2Ecss?x"]).await, [409, 409]);
+    assert_eq!(gateway.get_json("/running").await["running"], serde_json::json!([]));
+    assert_eq!(statuses(["/echo/a.txt", "/echo/a.css"]).await, [200, 200]);
+}
+
+#[tokio::test]
 async fn a_name_without_a_slash_is_sent_on() {
     let gateway = Gateway::start(&format!("models:\n{}", demo_model("m", "")));
     let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build().expect("a client");

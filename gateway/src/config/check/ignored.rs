@@ -34,9 +34,6 @@ impl Check<'_> {
             let path = &file.send_loading_state.path;
             self.warn(path, "has no effect yet: waiting clients are not told how far the load is".to_owned());
         }
-        if let Some(at) = file.ignore_paths.first() {
-            self.warn(&at.path, "has no effect yet: every request to /upstream loads its model".to_owned());
-        }
         if let Some((name, _)) = file.selectors.first() {
             self.warn(&name.path, "has no effect yet: requests for selectors get 404; name a model".to_owned());
         }

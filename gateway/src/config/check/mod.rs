@@ -46,6 +46,7 @@ pub(super) fn check(source: &Source<'_>, file: &File, sink: &Sink) -> Settings {
         preload,
         include_aliases_in_list: file.include_aliases_in_list,
         callers,
+        ignored_paths: check.ignored_paths(),
         log_buffer_bytes: usize::try_from(file.log_buffer).unwrap_or(usize::MAX),
         log_level: file.log_level,
         warnings: check.warnings,

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use regex::RegexSet;
 use switchyard_scheduler::{AdmissionSettings, BackoffSettings, BandSettings, Bounds, SerialSettings};
 
 use super::{Check, flow, names::Names, nonzero};
@@ -13,6 +14,17 @@ use crate::config::{
 };
 
 impl Check<'_> {
+    /// Each expression is right by itself.
+    pub(super) fn ignored_paths(&self) -> RegexSet {
+        let paths = &self.file.ignore_paths;
+        RegexSet::new(paths.iter().map(|path| &path.value)).unwrap_or_else(|_| {
+            if let Some(first) = paths.first() {
+                first.problem(self.sink, "these expressions are too large together", "use simpler ones");
+            }
+            RegexSet::empty()
+        })
+    }
+
     pub(super) fn eviction(&self, names: &Names) -> Eviction {
         let routing = &self.file.routing;
         let below = routing.router.is_some() || !routing.groups.is_empty() || routing.matrix.is_some();
