@@ -119,6 +119,11 @@ pub(crate) trait Policy: fmt::Debug + Send + Sync {
     /// A request that was dispatched has ended.
     fn finished(&mut self, _requests: &Requests, _entry: &Entry, _charge: Charge, _usage: Usage) {}
 
+    /// Whether the best request of a model has to wait for its replicas to be less full.
+    fn is_held(&self, _model: ModelIx) -> bool {
+        false
+    }
+
     /// Whether a model's replicas are so full that a request of this priority has to wait.
     fn is_saturated(&self, _model: ModelIx, _priority: Priority) -> bool {
         false

@@ -57,7 +57,9 @@ impl Scheduler {
             model.swap = None;
         }
         self.refresh(ix);
-        if let (Some((owner, passed)), Some(head)) = (claim, self.policy.head(ix)) {
+        if let (Some((owner, passed)), Some(head)) = (claim, self.policy.head(ix))
+            && !self.policy.is_held(ix)
+        {
             let passed = if head == owner { passed } else { Passed::default() };
             self.dispatch(head, false, passed);
         }

@@ -3,10 +3,12 @@
 mod admission;
 mod callers;
 mod failure;
+mod fairness;
 mod fifo;
 mod fleet;
 mod flow;
 mod matrix;
+mod pools;
 mod priority;
 mod properties;
 mod serial;

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// 256 cases each, or as many as `PROPTEST_CASES` says.
-fn config() -> ProptestConfig {
+pub(crate) fn config() -> ProptestConfig {
     ProptestConfig { failure_persistence: None, ..ProptestConfig::default() }
 }
 
@@ -30,7 +30,7 @@ fn replay(settings: Settings, recording: Vec<(Timestamp, Event)>) -> Vec<Action>
 }
 
 /// Models that are all in memory together, and ready.
-fn all_ready(policy: PolicySettings, models: u32, concurrency: u32) -> Shell {
+pub(crate) fn all_ready(policy: PolicySettings, models: u32, concurrency: u32) -> Shell {
     let ids: Vec<_> = (0..models).map(ModelId).collect();
     let model = ModelSettings { concurrency, ..ModelSettings::default() };
     let together = GroupSettings { swap: false, exclusive: false, persistent: false, members: ids.clone() };
@@ -45,15 +45,15 @@ fn all_ready(policy: PolicySettings, models: u32, concurrency: u32) -> Shell {
     shell
 }
 
-fn request(model: u32, priority: i64) -> Request {
+pub(crate) fn request(model: u32, priority: i64) -> Request {
     Request { bytes: 1, ..Request::new(RequestId(0), ModelId(model), Priority(priority)) }
 }
 
 /// An arrival for a model at a priority, or the end of some request; and the microseconds before it.
-type Moment = (Option<(u32, i64)>, Index, u64);
+pub(crate) type Moment = (Option<(u32, i64)>, Index, u64);
 
 /// What of an event sequence matters where nothing is ever loaded or stopped.
-fn traffic(models: u32) -> impl Strategy<Value = Vec<Moment>> {
+pub(crate) fn traffic(models: u32) -> impl Strategy<Value = Vec<Moment>> {
     let arrival = prop::option::weighted(0.7, (0..models, priority()));
     let pause = prop_oneof![Just(0), 0_u64..200_000_000];
     prop::collection::vec((arrival, any::<Index>(), pause), 1..120)
@@ -362,7 +362,7 @@ fn make_room(waiting: &[Request], arrival: &Request, total: Bounds, batch: Bound
     })
 }
 
-fn dispatched(actions: &[Action]) -> Vec<RequestId> {
+pub(crate) fn dispatched(actions: &[Action]) -> Vec<RequestId> {
     let id = |action: &Action| match action {
         Action::Dispatch { id, .. } => Some(*id),
         _ => None,

@@ -147,6 +147,11 @@ impl Shell {
                 self.running.insert(*id, (*replica, *generation));
                 let here = self.running.values().filter(|&&place| place == (*replica, *generation)).count();
                 assert!(here <= self.model(replica.model).concurrency as usize, "{action:?}: over the limit");
+                if let Some(flow) = decision.flow {
+                    // Who stands in the way of another model goes, if it can, so that its replica can leave.
+                    let in_the_way = self.waiting.values().any(|(request, _)| request.model != replica.model);
+                    assert!(in_the_way || flow.saturation.is_none_or(|used| used < flow.ceiling), "{action:?}");
+                }
                 if let PolicySettings::Serial(serial) = &self.settings.policy {
                     assert!(self.slots_taken() <= serial.slots as usize, "{action:?}: over the slots");
                 }

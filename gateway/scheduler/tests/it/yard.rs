@@ -218,6 +218,13 @@ impl Yard {
         self.event(Event::Exited { replica: replica(letter), generation }, expected);
     }
 
+    /// One of the model's replicas has gone away by itself.
+    #[track_caller]
+    pub(crate) fn exited_at(&mut self, letter: char, index: u32, expected: &str) {
+        let Event::LoadDone { replica, generation, .. } = self.load_done(letter, index) else { return };
+        self.event(Event::Exited { replica, generation }, expected);
+    }
+
     /// Jumps to the deadline.
     #[track_caller]
     pub(crate) fn deadline(&mut self, secs: u64, expected: &str) {

@@ -458,6 +458,10 @@ impl Policy for Flow {
         self.rest(flow);
     }
 
+    fn is_held(&self, model: ModelIx) -> bool {
+        self.pools[model].is_held
+    }
+
     fn is_saturated(&self, model: ModelIx, priority: Priority) -> bool {
         let pool = &self.pools[model];
         let ceiling = self.ceilings.of(priority, &pool.demand, pool.saturation);
