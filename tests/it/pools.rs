@@ -28,10 +28,12 @@ struct Server {
 
 impl Server {
     fn start(port: u16) -> Self {
-        let options =
-            ["--model", "m", "--metrics", "vllm", "--slots", "4", "--token-time", "10ms", "--kv-tokens", "4000"];
+        Self::start_with(port, &["--slots", "4", "--token-time", "10ms", "--tokens", &TOKENS.to_string()])
+    }
+
+    fn start_with(port: u16, options: &[&str]) -> Self {
         let child = Command::new(env!("CARGO_BIN_EXE_switchyard"))
-            .args(["demo-backend", "--port", &port.to_string(), "--tokens", &TOKENS.to_string()])
+            .args(["demo-backend", "--port", &port.to_string(), "--model", "m", "--metrics", "vllm"])
             .args(options)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -150,17 +152,37 @@ impl Clients {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn servers_that_are_killed_and_come_back_lose_nothing_but_what_streamed_from_them() {
-    let first = free_ports();
-    let mut servers: Vec<_> = (0..SERVERS as u16).map(|index| Server::start(first + index)).collect();
-    let endpoints: Vec<_> = servers.iter().map(|server| format!("http://127.0.0.1:{}", server.port)).collect();
-    let gateway = Arc::new(Gateway::start(&format!(
+fn config(ports: &[u16]) -> String {
+    let endpoints: Vec<_> = ports.iter().map(|port| format!("http://127.0.0.1:{port}")).collect();
+    format!(
         "models:\n  m:\n    endpoints: [{}]\nrouting:\n  backoff: {{ initial: 50ms, max: 200ms }}\n  scheduler:\n    use: flow\n    \
          settings:\n      flow:\n        saturationDetector:\n          utilization:\n            queueDepthThreshold: {THRESHOLD}\n            \
          headroom: {HEADROOM}\n            refreshMetricsInterval: 25ms\n            metricsStalenessThreshold: 1s\n",
         endpoints.join(", ")
-    )));
+    )
+}
+
+/// The ports of the pool's replicas that are ready and have told of themselves, and their numbers.
+async fn ready(gateway: &Gateway) -> Vec<(u16, u64)> {
+    let running = gateway.get_json("/running").await;
+    let replicas = running["running"].as_array().expect("a list").iter();
+    let port = |url: &str| url.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
+    let mut ready: Vec<_> = replicas
+        .filter(|replica| replica["state"] == "ready" && !replica["load"].is_null())
+        .map(|replica| {
+            (port(replica["proxy"].as_str().expect("a URL")), replica["replica"].as_u64().expect("a number"))
+        })
+        .collect();
+    ready.sort_unstable();
+    ready
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_that_are_killed_and_come_back_lose_nothing_but_what_streamed_from_them() {
+    let first = free_ports();
+    let mut servers: Vec<_> = (0..SERVERS as u16).map(|index| Server::start(first + index)).collect();
+    let ports: Vec<_> = servers.iter().map(|server| server.port).collect();
+    let gateway = Arc::new(Gateway::start(&config(&ports)));
     let mut clients = Clients::start(&gateway);
     let names: Vec<_> = servers.iter().map(Server::name).collect();
     clients.served_by(&names).await;
@@ -213,4 +235,61 @@ async fn servers_that_are_killed_and_come_back_lose_nothing_but_what_streamed_fr
     }
     assert_eq!(gateway.waiting().await, 0.0);
     eprintln!("{} requests, {} broken off", ends.len(), broken.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn endpoints_come_and_go_with_the_configuration_and_nothing_that_runs_notices() {
+    let first = free_ports();
+    let slow = ["--token-time", "100ms", "--tokens", "20"];
+    let servers: Vec<_> = (0..3).map(|index| Server::start_with(first + index, &slow)).collect();
+    let [a, b, c] = [first, first + 1, first + 2];
+    let gateway = Arc::new(Gateway::start(&config(&[a, b])));
+    eventually("both are ready", async || (ready(&gateway).await == [(a, 0), (b, 1)]).then_some(())).await;
+    let mut streams = JoinSet::new();
+    for number in [0, 2] {
+        let gateway = Arc::clone(&gateway);
+        streams.spawn(async move { ask(&gateway, number).await });
+    }
+    gateway.wait_until_running(2.0).await;
+
+    std::fs::write(&gateway.config, config(&[c, b])).expect("it is written");
+    gateway.signal(nix::sys::signal::Signal::SIGHUP);
+    eventually("one is replaced", async || (ready(&gateway).await == [(b, 1), (c, 0)]).then_some(())).await;
+    let mut ends = Vec::new();
+    while let Some(end) = streams.join_next().await {
+        match end.expect("no panic") {
+            End::Served(by) => ends.push(by),
+            other => panic!("{other:?}"),
+        }
+    }
+    ends.sort();
+    let mut expected = [servers[0].name(), servers[1].name()];
+    expected.sort();
+    assert_eq!(ends, expected, "what streamed from the one that is gone from the list went on");
+
+    let (_, by) = tokio::join!(ask(&gateway, 4), ask(&gateway, 6));
+    assert!(matches!(&by, End::Served(by) if *by != servers[0].name()), "{by:?}");
+    assert_eq!(servers[0].metric("demo_requests_running_max").await, 1.0, "nothing more was sent there");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_replica_of_a_command_is_a_process_and_a_crash_of_one_is_made_good_by_another() {
+    let model = crate::support::demo_model("m", "--token-time 50ms --tokens 20");
+    let gateway = Arc::new(Gateway::start(&format!(
+        "models:\n{model}    replicas: 2\n    concurrencyLimit: 2\nrouting:\n  backoff: {{ initial: 50ms, max: 200ms }}\n"
+    )));
+    let mut asked = JoinSet::new();
+    for number in 0..4 {
+        let gateway = Arc::clone(&gateway);
+        asked.spawn(async move { ask(&gateway, 2 * number + 1).await });
+    }
+    gateway.wait_until_running(4.0).await;
+    let children = gateway.children();
+    assert_eq!(children.len(), 2);
+    let victim = nix::unistd::Pid::from_raw(i32::try_from(children[0]).expect("a pid"));
+    nix::sys::signal::kill(victim, nix::sys::signal::Signal::SIGKILL).expect("it runs");
+    while let Some(end) = asked.join_next().await {
+        let end = end.expect("no panic");
+        assert!(matches!(&end, End::Served(by) if *by != format!("demo-m-{victim}")), "{end:?}");
+    }
 }

@@ -95,7 +95,12 @@ fn parse_with(
         check::check(&check::Source { name, root: &root, env, ports: &ports, replicas: &replicas }, &file, &sink)
     });
     match settings {
-        Some(settings) if sink.is_empty() => Ok(settings),
+        Some(mut settings) if sink.is_empty() => {
+            if let Some(running) = running {
+                settings.keep_places(running);
+            }
+            Ok(settings)
+        }
         _ => Err(Problems::new(name, sink)),
     }
 }

@@ -100,6 +100,33 @@ impl Settings {
         self.index.get(name).and_then(|at| self.models.get(*at))
     }
 
+    /// Endpoints that are in use keep their numbers, so that a reload disturbs none but those that come or go.
+    pub(super) fn keep_places(&mut self, running: &Self) {
+        for model in &mut self.models {
+            let Some(before) = running.find(&model.id).filter(|before| before.launch.is_none()) else { continue };
+            if model.launch.is_some() || model.others.is_empty() {
+                continue;
+            }
+            let model = Arc::make_mut(model);
+            let before: Vec<_> = before.upstreams().collect();
+            let count = 1 + model.others.len();
+            let mut places: Vec<Option<Upstream>> = vec![None; count];
+            let mut rest = Vec::new();
+            for upstream in model.upstreams() {
+                match before.iter().position(|known| *known == upstream).filter(|at| *at < count) {
+                    Some(at) => places[at] = Some(upstream.clone()),
+                    None => rest.push(upstream.clone()),
+                }
+            }
+            let mut rest = rest.into_iter();
+            let mut placed = places.into_iter().filter_map(|place| place.or_else(|| rest.next()));
+            if let Some(first) = placed.next() {
+                model.upstream = first;
+            }
+            model.others = placed.map(|upstream| Server { launch: None, upstream }).collect();
+        }
+    }
+
     /// The tenants that the file names, those with a share first.
     #[must_use]
     pub fn tenants(&self) -> Vec<String> {
@@ -231,6 +258,11 @@ pub struct Model {
 }
 
 impl Model {
+    /// Where each of its replicas answers, in their order.
+    pub fn upstreams(&self) -> impl Iterator<Item = &Upstream> {
+        std::iter::once(&self.upstream).chain(self.others.iter().map(|other| &other.upstream))
+    }
+
     /// Whether it is served elsewhere, by several servers: each can take over for another.
     #[must_use]
     pub fn is_pool(&self) -> bool {

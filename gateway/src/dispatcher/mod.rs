@@ -5,6 +5,7 @@
 //! another's I/O. A request that can go at once is answered by the very call that submitted it.
 
 mod arrival;
+mod live;
 mod refusal;
 mod ticket;
 
@@ -22,8 +23,8 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use switchyard_policy::{Grant, LimitSettings};
 use switchyard_scheduler::{
-    Action, Caller, CallerId, Event, Generation, Load, ModelId, PoolView, ReplicaId, Request, RequestId, Scheduler,
-    StopReason, TenantId, Timestamp,
+    Action, Caller, CallerId, Event, ModelId, PoolView, ReplicaId, Request, RequestId, Scheduler, StopReason, TenantId,
+    Timestamp,
 };
 use tokio::{
     sync::{Notify, mpsc, oneshot, watch},
@@ -31,12 +32,13 @@ use tokio::{
 };
 
 pub use arrival::{Arrival, Tokens};
+use live::Live;
 pub use refusal::Refusal;
 use ticket::{Answer, Passage, Running};
 pub use ticket::{Slot, Ticket};
 
 use crate::{
-    backend::{BackendEvent, Failure, Fleet, FleetOptions, Sample},
+    backend::{BackendEvent, Failure, Fleet, FleetOptions},
     config::{Model, Settings},
     telemetry::{Metrics, PoolState, ScrapeState},
 };
@@ -88,19 +90,6 @@ struct Cause<'a> {
     failure: Option<&'a Failure>,
 }
 
-/// A loaded replica, as it was configured when it was loaded.
-struct Live {
-    generation: Generation,
-    model: Arc<Model>,
-    loading_since: Timestamp,
-    /// Counts the requests that it was sent.
-    sent: Arc<AtomicU64>,
-    /// Counts those of them that have not ended.
-    running: Arc<AtomicU64>,
-    /// Tells the requests that run on it why it went away.
-    failure: watch::Sender<Option<Failure>>,
-}
-
 impl Dispatcher {
     /// Starts with nothing loaded. Must be called inside a tokio runtime.
     #[must_use]
@@ -133,6 +122,8 @@ impl Dispatcher {
         });
         tokio::spawn(Arc::clone(&shared).follow_backends(news));
         tokio::spawn(Arc::clone(&shared).follow_deadline());
+        // The servers of a pool are looked for before anybody asks.
+        shared.handle(&mut shared.core.lock(), Event::Tick, Cause::default());
         Self { shared }
     }
 
@@ -189,7 +180,12 @@ impl Dispatcher {
     /// Puts new settings in force. Waiting requests keep their place, models that did not change keep running.
     pub fn reconfigure(&self, settings: Arc<Settings>) {
         let mut core = self.shared.core.lock();
-        let event = Event::Reconfigure(Box::new(core.adopt(&settings, &self.shared.names)));
+        let adopted = core.adopt(&settings, &self.shared.names);
+        // Before the new settings are in force, so that nothing more is sent to where a replica was.
+        for (replica, generation) in core.moved() {
+            self.shared.handle(&mut core, Event::Exited { replica, generation }, Cause::default());
+        }
+        let event = Event::Reconfigure(Box::new(adopted));
         self.shared.settings.store(Arc::clone(&settings));
         self.shared.fleet.look(settings.looks());
         self.shared.metrics.know_tenants(&settings.tenants());
@@ -455,37 +451,6 @@ impl Core {
         }
         let tenant = |name: &str| tenant_id(names, name);
         settings.scheduler_settings(|id| self.numbers.get(id).copied().unwrap_or(ModelId(u32::MAX)), tenant)
-    }
-
-    fn on_load_done(&self, metrics: &Metrics, now: Timestamp, replica: ReplicaId, generation: Generation, ok: bool) {
-        let Some(live) = self.live.get(&replica).filter(|live| live.generation == generation) else { return };
-        let took = now.since(live.loading_since);
-        metrics.on_load_done(&live.model.id, took, ok);
-        if ok {
-            tracing::info!(model = live.model.id, seconds = took.as_secs_f64(), "ready");
-        }
-    }
-
-    fn on_failure(&self, replica: ReplicaId, generation: Generation, failure: &Failure) {
-        let Some(live) = self.live.get(&replica).filter(|live| live.generation == generation) else { return };
-        let (model, replica) = (live.model.id.as_str(), replica.index);
-        tracing::warn!(model, replica, reason = %failure, "model server failed");
-        // What runs on one server of many may come to its end, whatever the server's checks say.
-        if !live.model.is_pool() {
-            live.failure.send_replace(Some(failure.clone()));
-        }
-    }
-
-    /// What a replica says of itself lacks what was on its way meanwhile: what it was sent since it was asked, and what
-    /// should be there and is not. Whatever is not known to run counts as waiting.
-    fn fill_in(&self, replica: ReplicaId, sample: &Sample, sent: u64) -> Load {
-        let load = sample.load;
-        let Some(live) = self.live.get(&replica) else { return load };
-        let since = live.sent.load(Ordering::Relaxed).saturating_sub(sent);
-        let seen = u64::from(load.waiting).saturating_add(since);
-        let running = live.running.load(Ordering::Relaxed);
-        let owed = if sample.has_running { running.saturating_sub(load.running.into()) } else { 0 };
-        Load { waiting: u32::try_from(seen.max(owed)).unwrap_or(u32::MAX), ..load }
     }
 }
 

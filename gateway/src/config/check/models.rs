@@ -62,7 +62,11 @@ impl Check<'_> {
         let others: Vec<Server> = servers.collect();
         let check_endpoint = model.check_endpoint.value.clone();
         Some(Model {
-            revision: revision(launch.as_ref(), &upstream, &others, check_endpoint.as_deref()),
+            revision: match model.has_endpoints {
+                // Which of them is where can change without a word to the others.
+                Some(_) => revision(None, None, &[], check_endpoint.as_deref()),
+                None => revision(launch.as_ref(), Some(&upstream), &others, check_endpoint.as_deref()),
+            },
             id: id.value.clone(),
             name: model.name.clone(),
             description: model.description.clone(),
@@ -222,7 +226,7 @@ impl Check<'_> {
                 continue;
             }
             models.push(Model {
-                revision: revision(None, &upstream, &[], None),
+                revision: revision(None, Some(&upstream), &[], None),
                 // The bare name, where it means this model and no other.
                 aliases: if names.id(name) == Some(&id) { vec![name.value.clone()] } else { Vec::new() },
                 id,
@@ -289,7 +293,12 @@ fn timeouts(file: &TimeoutsFile) -> Timeouts {
 }
 
 /// Equal for equal arguments within one run of the gateway.
-fn revision(launch: Option<&Launch>, upstream: &Upstream, others: &[Server], check_endpoint: Option<&str>) -> u64 {
+fn revision(
+    launch: Option<&Launch>,
+    upstream: Option<&Upstream>,
+    others: &[Server],
+    check_endpoint: Option<&str>,
+) -> u64 {
     let mut hasher = DefaultHasher::new();
     (launch, upstream, others, check_endpoint).hash(&mut hasher);
     hasher.finish()

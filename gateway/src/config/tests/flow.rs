@@ -109,6 +109,25 @@ fn every_endpoint_is_a_replica() {
 }
 
 #[test]
+fn endpoints_that_stay_keep_their_numbers_over_a_reload() {
+    let text = |hosts: &[&str]| {
+        let urls: Vec<_> = hosts.iter().map(|host| format!("http://{host}")).collect();
+        format!("models: {{pool: {{endpoints: [{}]}}}}", urls.join(", "))
+    };
+    let before = read(&text(&["a", "b", "c", "d"]));
+    let after = |hosts: &[&str]| {
+        let settings = try_read(&text(hosts), Some(&before)).unwrap();
+        let pool = settings.find("pool").unwrap();
+        assert_eq!(pool.revision, before.find("pool").unwrap().revision);
+        pool.upstreams().map(|upstream| upstream.host.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(after(&["e", "d", "c", "b", "a"]), ["a", "b", "c", "d", "e"]);
+    assert_eq!(after(&["c", "e", "a"]), ["a", "e", "c"]);
+    assert_eq!(after(&["d", "c"]), ["d", "c"], "where there is no such number any more, one that is free");
+    assert_eq!(after(&["b"]), ["b"]);
+}
+
+#[test]
 fn every_replica_of_a_command_has_its_own_port() {
     let text = "startPort: 7000\nmodels:\n  a: {cmd: \"server --port ${PORT}\", cmdStop: \"stop ${PORT} ${PID}\", replicas: 3, \
                 proxy: \"http://127.0.0.1:${PORT}/v\", env: [\"P=${PORT}\"]}\n  b: {cmd: \"server ${PORT}\"}\n";
