@@ -5,6 +5,7 @@ mod config;
 mod demo_backend;
 mod envoy;
 mod failures;
+mod flow;
 mod keys;
 mod lifecycle;
 mod llm_d;
