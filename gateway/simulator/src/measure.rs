@@ -16,7 +16,7 @@ pub struct Run {
     pub name: String,
     /// In the scenario's order.
     pub classes: Vec<ClassFigures>,
-    /// Requests served within the duration, a second.
+    /// Requests whose answers ended within the window, a second.
     pub requests_per_second: f64,
     /// Tokens of those, in and out, a second.
     pub tokens_per_second: f64,
@@ -108,13 +108,13 @@ pub(crate) fn measure(scenario: &Scenario, name: &str, outcomes: &Outcomes) -> R
     for life in &outcomes.lives {
         of_class[life.arrival.class as usize].push(life);
     }
-    let within = |life: &&Life| life.end == End::Served && life.ended.since(Timestamp::ZERO) <= scenario.duration;
+    let within = |life: &&Life| life.end == End::Served && in_window(scenario, life.ended);
     let (mut requests, mut tokens) = (0_u64, 0_u64);
     for life in outcomes.lives.iter().filter(within) {
         requests += 1;
         tokens += life.tokens();
     }
-    let seconds = scenario.duration.as_secs_f64();
+    let seconds = (scenario.window.1 - scenario.window.0).as_secs_f64();
     Run {
         name: name.to_owned(),
         classes: scenario
