@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, StatusCode, header};
 use pingora::protocols::http::ServerSession;
-use switchyard_scheduler::{Outcome, Priority};
+use switchyard_scheduler::{Outcome, Priority, Usage};
 
 use super::{
     Gateway,
@@ -61,7 +61,7 @@ impl Gateway {
         };
         account.model(&model.id);
         let arrival = arrival(&settings, model, &session.req_header().headers, inquiry.body.len());
-        let arrival = Arrival { tokens: inquiry.tokens, ..arrival };
+        let mut arrival = Arrival { tokens: inquiry.tokens, ..arrival };
         let mut servers = 1 + model.others.len().min(MAX_OTHERS);
         drop(settings);
         loop {
@@ -86,8 +86,15 @@ impl Gateway {
                 }
                 sent => return sent,
             }
-            *slot = None;
-            account.requeued();
+            if let Some(mut lost) = slot.take() {
+                // Nothing came of it, so nobody is to pay for it: a token is the least that is not unknown.
+                lost.set_usage(Usage { prompt_tokens: 1, ..Usage::default() });
+            }
+            // It comes anew, with what is left of its time.
+            let age = account.requeued();
+            for time in [&mut arrival.ttl, &mut arrival.ttft_goal].into_iter().flatten() {
+                *time = time.saturating_sub(age);
+            }
         }
     }
 
