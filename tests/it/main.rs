@@ -15,5 +15,6 @@ mod priorities;
 mod processes;
 mod proxy;
 mod real_models;
+mod scenarios;
 mod simulate;
 mod support;
