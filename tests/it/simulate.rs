@@ -123,3 +123,54 @@ fn two_files_whose_results_would_have_one_name_are_refused() {
     let complaint = complaint(&mut folder.simulate(&["small.yaml", "small.yml"]));
     assert_eq!(complaint, "switchyard: small.yml: another file's results would be small.svg too\n");
 }
+
+/// Every setting of `flow`.
+const FLOW: &str = "flow:
+  fairness: weighted
+  ordering: fcfs
+  saturationDetector:
+    utilization:
+      queueDepthThreshold: 5
+      kvCacheUtilThreshold: 0.8
+      metricsStalenessThreshold: 200ms
+      refreshMetricsInterval: 50ms
+      headroom: 0.2
+  ceilings: { holdback: { least: 0.5, greatest: 1.0, by: value } }
+  priorityBands:
+    - { name: gold, priority: interactive, fairness: round-robin, ordering: slo-deadline, ceiling: 1.0 }
+    - { priority: -10, ordering: edf, maxRequests: 100, maxBytes: 1000000, defaultRequestTTL: 1m }
+  defaultPriorityBand: { fairness: global-strict, ordering: fcfs, ceiling: 0.9 }
+  agingDivisor: 60
+  swapAffinity: false
+  weights: { people: 3 }
+  tokenWeights: { prompt: 1, completion: 2 }
+  idleTimeout: 5m
+";
+
+#[test]
+fn a_scenario_takes_the_very_settings_of_flow_that_the_gateway_takes() {
+    let others = [
+        FLOW.to_owned(),
+        FLOW.replace("holdback: { least: 0.5, greatest: 1.0, by: value }", "adaptive: { least: 0.5, greatest: 1.0 }"),
+        FLOW.replace("holdback: { least: 0.5, greatest: 1.0, by: value }", "fixed: 0.9"),
+        "flow: { saturationDetector: { concurrency: { maxConcurrency: 9, headroom: 0.1 } } }".to_owned(),
+        "flow: { saturationDetector: { concurrency: { concurrencyMode: tokens, maxTokenConcurrency: 9000 } } }"
+            .to_owned(),
+    ];
+    for flow in others {
+        let folder = Folder::new();
+        let indented = |spaces: usize| flow.lines().map(|line| format!("{:spaces$}{line}\n", "")).collect::<String>();
+        let gateway = format!(
+            "models: {{ people: {{ proxy: \"http://127.0.0.1:9\" }} }}\nrouting:\n  scheduler:\n    use: flow\n    \
+             settings:\n{}",
+            indented(6)
+        );
+        let config = folder.write("gateway.yaml", &gateway);
+        Command::new(env!("CARGO_BIN_EXE_switchyard")).args(["check", "--config"]).arg(config).assert().success();
+
+        let start = SCENARIO.split("comparisons:").next().expect("a start");
+        folder.write("flow.yaml", &format!("{start}comparisons:\n  - use: flow\n    settings:\n{}", indented(6)));
+        let table = printed(&mut folder.simulate(&["flow.yaml"]));
+        assert!(table.lines().any(|line| line.starts_with("flow")), "{table}");
+    }
+}
