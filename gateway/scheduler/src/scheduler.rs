@@ -116,7 +116,7 @@ impl Scheduler {
     pub fn deadline(&self) -> Option<Timestamp> {
         let expiry = self.backlog.next_expiry().map(|(at, _)| at);
         let alarm = self.alarms.first().map(|&(at, ..)| at);
-        [expiry, alarm].into_iter().flatten().min()
+        [expiry, alarm, self.policy.deadline()].into_iter().flatten().min()
     }
 
     /// What waits in each band, by [`crate::Band::index`].

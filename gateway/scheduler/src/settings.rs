@@ -162,6 +162,7 @@ pub enum CeilingSettings {
     },
     /// Keeps as much free as the higher levels are likely to need before the next place becomes free, by how fast their
     /// requests came and how fast requests ended lately; never more than `Holdback` would, and nothing while they are idle.
+    /// Above the ceiling of `Holdback`, what many requests free that end at once is filled over some milliseconds.
     Adaptive {
         /// Of the lowest level, at the least.
         least: f64,

@@ -106,6 +106,11 @@ pub(crate) trait Policy: fmt::Debug + Send + Sync {
     /// Time has passed.
     fn advance(&mut self, _requests: &mut Requests, _now: Timestamp) {}
 
+    /// When time alone may make a difference.
+    fn deadline(&self) -> Option<Timestamp> {
+        None
+    }
+
     /// What a waiting request is taken to need, if it goes now.
     fn charge(&self, _requests: &Requests, _slot: Slot) -> Charge {
         Charge::default()

@@ -216,6 +216,38 @@ fn an_adaptive_ceiling_opens_while_nobody_more_urgent_comes() {
 }
 
 #[test]
+fn an_adaptive_ceiling_fills_what_is_freed_at_once_step_by_step() {
+    let ceilings = CeilingSettings::Adaptive { least: 0.5, greatest: 1.0 };
+    let levels = [(Priority(0), LevelSettings::default()), (Priority(10), LevelSettings::default())];
+    let settings = flow("a", |flow| (flow.ceilings, flow.levels) = (ceilings, levels.into()));
+    let mut yard = Yard::new(settings.concurrency(40));
+    yard.warm('a');
+    for id in 1..41 {
+        yard.arrive(id, 'a', 0, &format!("run {id} on a"));
+    }
+    for id in 41..81 {
+        yard.arrive(id, 'a', 0, "");
+    }
+    // One in two that come is more urgent.
+    for id in 0..40 {
+        yard.wait(1).arrive(1_000 + id, 'a', 10, "");
+        yard.finish(if id == 0 { 1 } else { 999 + id }, &format!("run {} on a", 1_000 + id));
+    }
+    // Nineteen end together; half of the capacity and more is still in use.
+    for id in 2..21 {
+        yard.scheduler.handle(yard.now, Event::Finished { id: RequestId(id), usage: Usage::default() });
+    }
+    assert_eq!(std::iter::from_fn(|| yard.scheduler.poll_action()).count(), 1);
+    let mut places = Vec::new();
+    for _ in 0..3 {
+        yard.now = yard.scheduler.deadline().expect("the next place");
+        yard.scheduler.handle(yard.now, Event::Tick);
+        places.push((yard.now.0 % 1_000_000, std::iter::from_fn(|| yard.scheduler.poll_action()).count()));
+    }
+    assert_eq!(places, [(10_000, 1), (20_000, 1), (30_000, 1)]);
+}
+
+#[test]
 fn a_level_that_ages_overtakes() {
     let mut yard = busy(|flow| flow.aging_divisor = 60);
     yard.arrive(2, 'a', 0, "");

@@ -80,6 +80,8 @@ pub(super) struct Flow {
     queues: Slab<Queue>,
     /// When the first deadline of which queue will be too late.
     too_late: BTreeSet<(Timestamp, u32)>,
+    /// Models that have to keep a pace, and until when.
+    paced: BTreeSet<(Timestamp, ModelIx)>,
     /// When to look at the demand again.
     next_window: Timestamp,
     board: Board<Key>,
@@ -101,6 +103,7 @@ impl Flow {
             flows: Flows::default(),
             queues: Slab::new(),
             too_late: BTreeSet::new(),
+            paced: BTreeSet::new(),
             next_window: Timestamp::ZERO,
             board: Board::new(models, Key::NONE),
             aside: Vec::new(),
@@ -191,7 +194,7 @@ impl Flow {
 
     /// Brings a model's place among the candidates up to date.
     fn update(&mut self, requests: &Requests, model: ModelIx) {
-        let turn = self.pools[model].turn();
+        let turn = self.pools[model].turn(self.now);
         let first = turn.and_then(|(priority, _)| self.pools[model].lanes[&priority].queues.first().copied());
         let best = first.and_then(|(_, _, ix)| self.queues[ix as usize].head());
         let (Some((priority, is_held)), Some((tag, _, ix)), Some(slot)) = (turn, first, best) else {
@@ -205,6 +208,10 @@ impl Flow {
             pool.held[priority.band().index()] += 1;
         }
         pool.is_held = is_held;
+        if is_held && self.now < pool.next_place && !pool.looks_again {
+            pool.looks_again = true;
+            self.paced.insert((pool.next_place, model));
+        }
         if is_held || pool.standing == Standing::Blocked || pool.is_aside {
             return self.board.set(model, None);
         }
@@ -234,6 +241,7 @@ impl Flow {
         let pool = &mut self.pools[model];
         for (&priority, lane) in &mut pool.lanes {
             lane.ceiling = self.ceilings.of(priority, &pool.demand, pool.saturation);
+            lane.pace = self.ceilings.pace(priority, &pool.demand);
         }
         self.update(requests, model);
     }
@@ -266,7 +274,8 @@ impl Policy for Flow {
         let lane = pool.lanes.entry(priority).or_insert_with(|| {
             let settings = self.settings.levels.get(&priority).unwrap_or(&self.settings.template);
             let level = self.flows.level(pool.domain, priority, settings);
-            Lane::new(level, self.ceilings.of(priority, &pool.demand, pool.saturation))
+            let ceiling = self.ceilings.of(priority, &pool.demand, pool.saturation);
+            Lane::new(level, ceiling, self.ceilings.pace(priority, &pool.demand))
         });
         lane.waiting += 1;
         let level = &self.flows.levels[lane.level];
@@ -386,6 +395,13 @@ impl Policy for Flow {
             self.watch(ix);
             self.update(requests, self.queues[ix as usize].model);
         }
+        while let Some(&(at, model)) = self.paced.first()
+            && at <= now
+        {
+            self.paced.pop_first();
+            self.pools[model].looks_again = false;
+            self.update(requests, model);
+        }
         if self.ceilings.follow_demand() && now >= self.next_window {
             self.next_window = now + Demand::WINDOW;
             for model in 0..self.pools.len() {
@@ -400,6 +416,10 @@ impl Policy for Flow {
         }
     }
 
+    fn deadline(&self) -> Option<Timestamp> {
+        self.paced.first().map(|&(at, _)| at)
+    }
+
     fn charge(&self, requests: &Requests, slot: Slot) -> Charge {
         let (flow, tokens) = self.expect(&requests[slot]);
         let output = u32::try_from(tokens.output).unwrap_or(u32::MAX);
@@ -409,6 +429,10 @@ impl Policy for Flow {
     fn dispatched(&mut self, requests: &mut Requests, slot: Slot, charge: Charge) {
         let (model, prompt) = (requests[slot].model, requests[slot].prompt_tokens.into());
         let flow = self.queues[requests[slot].queue as usize].flow;
+        let pool = &mut self.pools[model];
+        if let Some(pace) = pool.lanes.get(&requests[slot].priority).and_then(|lane| lane.pace) {
+            pool.next_place = self.now + pace.interval;
+        }
         self.take(requests, slot, true);
         let state = self.flows.get_mut(flow);
         state.running += 1;

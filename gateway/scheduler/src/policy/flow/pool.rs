@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    ceiling::Demand,
+    ceiling::{Demand, Pace},
     estimate::{Average, Lead},
     fairness::Tag,
 };
@@ -29,6 +29,9 @@ pub(super) struct Pool {
     pub(super) best: Option<(Slot, Priority)>,
     /// Whether the ceiling of its level keeps it from going.
     pub(super) is_held: bool,
+    /// When a level that has to keep its pace may take the next place; and whether to look again then.
+    pub(super) next_place: Timestamp,
+    pub(super) looks_again: bool,
     /// How often that came about, by band.
     pub(super) held: [u64; 3],
     /// Tokens out of one request.
@@ -42,6 +45,7 @@ pub(super) struct Pool {
 pub(super) struct Lane {
     pub(super) level: u32,
     pub(super) ceiling: Share,
+    pub(super) pace: Option<Pace>,
     /// By start tag; equal ones in the order in which they got there.
     pub(super) queues: BTreeSet<(Tag, u64, u32)>,
     pub(super) waiting: u64,
@@ -50,8 +54,8 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    pub(super) fn new(level: u32, ceiling: Share) -> Self {
-        Self { level, ceiling, queues: BTreeSet::new(), waiting: 0, oldest: BTreeSet::new() }
+    pub(super) fn new(level: u32, ceiling: Share, pace: Option<Pace>) -> Self {
+        Self { level, ceiling, pace, queues: BTreeSet::new(), waiting: 0, oldest: BTreeSet::new() }
     }
 }
 
@@ -66,6 +70,8 @@ impl Pool {
             aged: BTreeSet::new(),
             best: None,
             is_held: false,
+            next_place: Timestamp::ZERO,
+            looks_again: false,
             held: [0; 3],
             usual: Average::default(),
             lead: Lead::default(),
@@ -77,8 +83,12 @@ impl Pool {
     ///
     /// Ceilings never rise from a level to a lower one, so where levels do not age the highest speaks for all. One that
     /// was overtaken by an aged one still goes when its own ceiling lets it.
-    pub(super) fn turn(&self) -> Option<(Priority, bool)> {
-        let is_held = |lane: &Lane| self.standing == Standing::Ready && self.saturation.reaches(lane.ceiling);
+    pub(super) fn turn(&self, now: Timestamp) -> Option<(Priority, bool)> {
+        let is_held = |lane: &Lane| {
+            let keeps_pace = |pace: Pace| now < self.next_place && self.saturation.reaches(pace.from);
+            self.standing == Standing::Ready
+                && (self.saturation.reaches(lane.ceiling) || lane.pace.is_some_and(keeps_pace))
+        };
         if self.aged.is_empty() {
             return self.lanes.last_key_value().map(|(&priority, lane)| (priority, is_held(lane)));
         }

@@ -1,11 +1,18 @@
 //! `adaptive`: keeps as many places free as the levels above are likely to need before the next one becomes free.
 //!
-//! Places become free as requests end, and the levels above have first claim on them. So the reserve is a stock that is
-//! drawn on at the rate at which their requests come and replenished at the rate at which requests end: with ρ the first
-//! over the second, a stock of R is found empty with probability ρ^R, as for the queue M/M/1. The reserve of a level is
-//! the least R for which that is rare; never more than `holdback` would keep, and none at all while nobody comes.
+//! Places become free as requests end, and the levels above have first claim on them. With ρ of their requests coming for
+//! each one that ends, more than R come before the next place is free with probability (ρ/(1+ρ))^(R+1), both being
+//! Poisson. The reserve of a level is the least R for which that is rare; never more than `holdback` would keep, and none
+//! at all while nobody comes.
+//!
+//! Requests do not end evenly: those that began together end together, leave many places at once, and if these were
+//! filled at once, would do so again. Then urgent requests find no place for a while, and when they do, a server that is
+//! busy reading a heap of prompts. So the levels below take places no faster than at four times the rate at which
+//! requests end, and heaps dissolve.
 
-use super::{Ceiling, Demand, holdback::Holdback};
+use std::time::Duration;
+
+use super::{Ceiling, Demand, Pace, holdback::Holdback};
 use crate::{
     HoldbackScale, Priority,
     detector::{Saturation, Share},
@@ -14,7 +21,9 @@ use crate::{
 /// Probabilities and ratios are in parts of this.
 const ONE: u64 = 1 << 16;
 /// How often the reserve may be found empty.
-const RARE: u64 = ONE / 16;
+const RARE: u64 = ONE / 12;
+/// The pace is for the sake of times to the first token, so it matters by milliseconds.
+const SLOWEST: Duration = Duration::from_millis(10);
 /// Levels above from which so little comes count as idle.
 const IDLE: u64 = ONE / 256;
 
@@ -36,18 +45,23 @@ impl Ceiling for Adaptive {
         if pressure < IDLE {
             return highest;
         }
-        if pressure >= ONE {
-            return lowest;
-        }
-        let (mut places, mut empty) = (0_u64, ONE);
-        while empty > RARE {
+        // Of all that comes and goes, the part that comes to the levels above.
+        let part = pressure * ONE / (ONE + pressure);
+        let (mut places, mut more) = (0_u64, part);
+        while more > RARE {
             places += 1;
-            empty = (empty * pressure) >> 16;
+            more = more * part / ONE;
         }
         let reserve = u128::from(places * saturation.one) * u128::from(Share::WHOLE.millionths());
         let reserve = reserve.div_ceil(saturation.capacity.max(1).into());
         let reserve = u64::try_from(reserve).unwrap_or(u64::MAX);
         Share::from_millionths(highest.millionths().saturating_sub(reserve)).max(lowest)
+    }
+
+    fn pace(&self, level: Priority, demand: &Demand) -> Option<Pace> {
+        let is_idle = demand.pressure_above(level) < IDLE;
+        let interval = demand.interval().filter(|_| !is_idle)? / 4;
+        Some(Pace { interval: interval.min(SLOWEST), from: self.holdback.ceiling(level) })
     }
 
     fn follows_demand(&self) -> bool {

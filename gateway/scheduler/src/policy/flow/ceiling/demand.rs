@@ -30,6 +30,9 @@ impl Rate {
     }
 }
 
+/// In parts of 65,536.
+const MOST: u64 = 16 << 16;
+
 impl Demand {
     pub(in super::super) const WINDOW: Duration = Duration::from_millis(500);
 
@@ -60,7 +63,14 @@ impl Demand {
         rolled
     }
 
-    /// How many requests of the levels above this one come for each that goes, in parts of 65,536; never more than one.
+    /// The usual time between two requests that go; none if none did.
+    pub(super) fn interval(&self) -> Option<Duration> {
+        let micros = Self::WINDOW.as_micros() * u128::from(Rate::ONE);
+        let micros = micros.checked_div(self.departures.average.into())?;
+        Some(Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)))
+    }
+
+    /// How many requests of the levels above this one come for each that goes, in parts of 65,536; at most sixteen.
     pub(super) fn pressure_above(&self, level: Priority) -> u64 {
         let above = self.arrivals.range(level..).filter(|&(&other, _)| other > level);
         let above: u64 = above.map(|(_, rate)| rate.average).sum();
@@ -69,6 +79,6 @@ impl Demand {
         }
         (u128::from(above) << 16)
             .checked_div(self.departures.average.into())
-            .map_or(1 << 16, |pressure| u64::try_from(pressure.min(1 << 16)).unwrap_or(1 << 16))
+            .map_or(MOST, |pressure| u64::try_from(pressure).unwrap_or(MOST).min(MOST))
     }
 }

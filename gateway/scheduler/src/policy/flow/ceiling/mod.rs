@@ -8,7 +8,7 @@ mod fixed;
 mod holdback;
 mod ladder;
 
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
 pub(super) use demand::Demand;
 
@@ -22,10 +22,24 @@ pub(super) trait Ceiling: fmt::Debug + Send + Sync {
     /// For one model, of which so much is asked, and whose replicas are so full.
     fn of(&self, level: Priority, demand: &Demand, saturation: Saturation) -> Share;
 
+    /// How fast a level may take places, if it may not take all at once.
+    fn pace(&self, _level: Priority, _demand: &Demand) -> Option<Pace> {
+        None
+    }
+
     /// Whether it looks at the demand.
     fn follows_demand(&self) -> bool {
         false
     }
+}
+
+/// A limit on how fast a level takes places.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    /// The time between two.
+    pub(super) interval: Duration,
+    /// The saturation from which on it holds.
+    pub(super) from: Share,
 }
 
 fn build(settings: &FlowSettings) -> Box<dyn Ceiling> {
@@ -60,6 +74,10 @@ impl Ceilings {
 
     pub(super) fn follow_demand(&self) -> bool {
         self.policy.follows_demand()
+    }
+
+    pub(super) fn pace(&self, level: Priority, demand: &Demand) -> Option<Pace> {
+        self.policy.pace(level, demand)
     }
 
     pub(super) fn of(&self, level: Priority, demand: &Demand, saturation: Saturation) -> Share {
