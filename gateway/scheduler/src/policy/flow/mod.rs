@@ -11,13 +11,13 @@ mod ceiling;
 mod estimate;
 mod fairness;
 mod flows;
+mod moves;
 mod ordering;
 mod pool;
 mod queue;
 mod store;
 
 use std::{
-    cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
     num::NonZeroU32,
 };
@@ -25,6 +25,7 @@ use std::{
 use ceiling::{Ceilings, Demand};
 use fairness::{Fairness, Tag, Tokens};
 use flows::Flows;
+use moves::Key;
 use ordering::Order;
 use pool::{Lane, Pool};
 use queue::Queue;
@@ -32,7 +33,7 @@ use slab::Slab;
 
 use super::{Candidate, ModelTraits, Passed, Policy, Standing, Terms, board::Board};
 use crate::{
-    FlowDecision, FlowSettings, LevelView, Priority, RequestId, Timestamp, Usage,
+    FlowDecision, FlowSettings, LevelView, Priority, Timestamp, Usage,
     detector::{Saturation, Share},
     fleet::ModelIx,
     queue::{Charge, Entry, Requests, Slot},
@@ -41,28 +42,6 @@ use crate::{
 /// In a domain of several models a flow can wait long for one of them while virtual time goes on with the others. What
 /// it is then owed is bounded by so many of its requests, so that it does not shut out those who come later.
 const MOST_OWED: Tag = 64;
-
-/// A place in the order; the greatest goes first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
-    points: i128,
-    /// Those with the same number are equally due.
-    turn: Reverse<u128>,
-    is_ready: bool,
-    due: Reverse<u128>,
-    arrival: Reverse<RequestId>,
-}
-
-impl Key {
-    /// Less than any that a request can have.
-    const NONE: Self = Self {
-        points: i128::MIN,
-        turn: Reverse(u128::MAX),
-        is_ready: false,
-        due: Reverse(u128::MAX),
-        arrival: Reverse(RequestId(u64::MAX)),
-    };
-}
 
 /// The waiting requests of all models, by level and flow.
 #[derive(Debug)]
@@ -117,133 +96,6 @@ impl Flow {
 
     fn fairness(&self, level: u32) -> &dyn fairness::Share {
         self.fairness.get(self.flows.levels[level].fairness)
-    }
-
-    /// Takes a request out of all in which it waits. Its queue is gone if it was the last one in there.
-    fn take(&mut self, requests: &mut Requests, slot: Slot, goes: bool) {
-        let entry = &requests[slot];
-        let (model, priority, ix) = (entry.model, entry.priority, entry.queue);
-        let request = (entry.arrived, entry.id);
-        let flow = self.queues[ix as usize].flow;
-        let order = self.order(flow);
-        let queue = &mut self.queues[ix as usize];
-        if goes {
-            queue.take_turn(slot);
-        }
-        queue.remove(requests, order, slot);
-        let is_empty = queue.head().is_none();
-        let pool = &mut self.pools[model];
-        if let Some(micros) = self.micros_per_point {
-            pool.age(priority, micros, request, false);
-        }
-        let state = self.flows.get_mut(flow);
-        state.waiting -= 1;
-        if let Some(lane) = pool.lanes.get_mut(&priority) {
-            lane.waiting -= 1;
-            if is_empty {
-                lane.queues.remove(&(state.tag, state.stamp, ix));
-                state.queues.retain(|&other| other != ix);
-            }
-            if lane.waiting == 0 {
-                pool.lanes.remove(&priority);
-            }
-        }
-        self.watch(ix);
-        if is_empty {
-            self.queues.remove(ix as usize);
-        }
-    }
-
-    /// Keeps in mind when the first deadline of a queue will be too late.
-    fn watch(&mut self, ix: u32) {
-        let queue = &self.queues[ix as usize];
-        let lead = self.pools[queue.model].lead.get();
-        let first = queue.first_deadline();
-        if first.is_none() && queue.too_late.is_none() {
-            return;
-        }
-        let at = first.and_then(|deadline| self.order(queue.flow).too_late(deadline, lead));
-        let before = std::mem::replace(&mut self.queues[ix as usize].too_late, at);
-        if before != at {
-            if let Some(before) = before {
-                self.too_late.remove(&(before, ix));
-            }
-            self.too_late.extend(at.map(|at| (at, ix)));
-        }
-    }
-
-    /// Moves a flow in virtual time, and the models with it for which it waits.
-    fn shift(&mut self, requests: &Requests, flow: u32, tag: Tag, but: ModelIx) {
-        let stamp = self.flows.stamp();
-        let state = self.flows.get_mut(flow);
-        let before = (std::mem::replace(&mut state.tag, tag), std::mem::replace(&mut state.stamp, stamp));
-        for place in 0..state.queues.len() {
-            let state = self.flows.get(flow);
-            let ix = state.queues[place];
-            let priority = self.flows.levels[state.level].priority;
-            let model = self.queues[ix as usize].model;
-            if let Some(lane) = self.pools[model].lanes.get_mut(&priority) {
-                lane.queues.remove(&(before.0, before.1, ix));
-                lane.queues.insert((tag, stamp, ix));
-            }
-            if model != but {
-                self.update(requests, model);
-            }
-        }
-    }
-
-    /// Brings a model's place among the candidates up to date.
-    fn update(&mut self, requests: &Requests, model: ModelIx) {
-        let turn = self.pools[model].turn(self.now);
-        let first = turn.and_then(|(priority, _)| self.pools[model].lanes[&priority].queues.first().copied());
-        let best = first.and_then(|(_, _, ix)| self.queues[ix as usize].head());
-        let (Some((priority, is_held)), Some((tag, _, ix)), Some(slot)) = (turn, first, best) else {
-            self.pools[model].best = None;
-            self.pools[model].is_held = false;
-            return self.board.set(model, None);
-        };
-        let pool = &mut self.pools[model];
-        pool.best = Some((slot, priority));
-        if is_held && !pool.is_held {
-            pool.held[priority.band().index()] += 1;
-        }
-        pool.is_held = is_held;
-        if is_held && self.now < pool.next_place && !pool.looks_again {
-            pool.looks_again = true;
-            self.paced.insert((pool.next_place, model));
-        }
-        if is_held || pool.standing == Standing::Blocked || pool.is_aside {
-            return self.board.set(model, None);
-        }
-        let points = pool.points(priority, self.micros_per_point);
-        let standing = pool.standing;
-        let level = pool.lanes[&priority].level;
-        let (turn, due) = match self.fairness(level).window() {
-            Some(bits) if self.is_shared[model] && self.settings.swap_affinity => (tag >> bits, tag),
-            Some(_) => (tag, tag),
-            None => {
-                let due = Queue::due(requests, self.order(self.queues[ix as usize].flow), slot);
-                (due, due)
-            }
-        };
-        let key = Key {
-            points,
-            turn: Reverse(turn),
-            is_ready: self.settings.swap_affinity && standing == Standing::Ready,
-            due: Reverse(due),
-            arrival: Reverse(requests[slot].id),
-        };
-        self.board.set(model, Some((standing, key)));
-    }
-
-    /// The ceilings of a model's levels change with the demand.
-    fn lay_ceilings(&mut self, requests: &Requests, model: ModelIx) {
-        let pool = &mut self.pools[model];
-        for (&priority, lane) in &mut pool.lanes {
-            lane.ceiling = self.ceilings.of(priority, &pool.demand, pool.saturation);
-            lane.pace = self.ceilings.pace(priority, &pool.demand);
-        }
-        self.update(requests, model);
     }
 
     /// The flow of a waiting request, and what it is taken to need.
@@ -303,8 +155,10 @@ impl Policy for Flow {
         if let Some(micros) = self.micros_per_point {
             pool.age(priority, micros, request, true);
         }
+        // Most arrivals are behind somebody.
+        let is_first = pool.first(priority) == Some(ix) && self.queues[ix as usize].head() == Some(slot);
         self.watch(ix);
-        if self.queues[ix as usize].head() == Some(slot) {
+        if is_first || self.micros_per_point.is_some() {
             self.update(requests, model);
         }
     }
@@ -372,7 +226,7 @@ impl Policy for Flow {
     fn passed_by(&self, requests: &Requests, candidate: Candidate) -> Passed {
         let mut passed = Passed::default();
         if let (Some((own, _, Standing::Ready)), Some(other)) = (self.board.best(), self.board.best_unloaded())
-            && *other > (Key { is_ready: false, ..*own })
+            && *other > own.without_affinity()
         {
             passed.by_affinity = Some(other.arrival.0);
         }

@@ -97,6 +97,11 @@ impl Pool {
         free.map(|priority| (priority, false)).or_else(|| levels().next().map(|priority| (priority, true)))
     }
 
+    /// The queue whose turn it is at a level.
+    pub(super) fn first(&self, priority: Priority) -> Option<u32> {
+        self.lanes.get(&priority)?.queues.first().map(|&(.., ix)| ix)
+    }
+
     /// What a level is worth to its oldest request.
     pub(super) fn points(&self, priority: Priority, micros_per_point: Option<u64>) -> i128 {
         let Some(micros) = micros_per_point else { return priority.0.into() };
