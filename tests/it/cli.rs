@@ -34,6 +34,21 @@ async fn a_new_key_and_its_yaml_let_a_caller_in() {
 }
 
 #[test]
+fn a_reader_who_has_seen_enough_is_no_error_and_a_full_disk_is() {
+    let program = || std::process::Command::new(env!("CARGO_BIN_EXE_switchyard"));
+    let (reader, closed) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let output = program().arg("schema").stdout(closed).output().expect("it runs");
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+
+    let full = std::fs::File::options().write(true).open("/dev/full").expect("/dev/full");
+    let output = program().args(["keys", "new", "--tenant", "a", "--tier", "free"]).stdout(full).output();
+    let output = output.expect("it runs");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).starts_with("switchyard: cannot print: No space"), "{output:?}");
+}
+
+#[test]
 fn a_digest_needs_a_key() {
     let output = switchyard(&["keys", "hash"]).write_stdin("\n").assert().failure().get_output().clone();
     assert!(String::from_utf8_lossy(&output.stderr).contains("no key on standard input"));

@@ -2,6 +2,7 @@
 //! every user's list of processes would show it.
 
 use std::{
+    fmt::Write,
     io::Read,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -11,7 +12,7 @@ use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use clap::Subcommand;
 use switchyard::config;
 
-use super::fail;
+use super::{fail, print};
 
 #[derive(Subcommand)]
 pub(super) enum KeysCommand {
@@ -51,16 +52,17 @@ fn new(tenant: &str, tier: &str, name: Option<&str>) -> ExitCode {
         return fail(format_args!("the system gives no random numbers: {error}"));
     }
     let key = format!("sk-sy-{}", URL_SAFE_NO_PAD.encode(secret));
-    println!("{key}\n");
-    println!("# Paste this under `keys:`. The key above is not shown again.");
-    println!("- sha256: {}", switchyard_policy::hash_key(key.as_bytes()));
+    let digest = switchyard_policy::hash_key(key.as_bytes());
+    let mut yaml = String::new();
     for (setting, value) in [("name", name), ("tenant", Some(tenant)), ("tier", Some(tier))] {
         if let Some(value) = value {
             // A JSON string is a YAML string, whatever is in it.
-            println!("  {setting}: {}", serde_json::Value::from(value));
+            let _ = writeln!(yaml, "  {setting}: {}", serde_json::Value::from(value));
         }
     }
-    ExitCode::SUCCESS
+    print(format_args!(
+        "{key}\n\n# Paste this under `keys:`. The key above is not shown again.\n- sha256: {digest}\n{yaml}"
+    ))
 }
 
 fn hash() -> ExitCode {
@@ -75,10 +77,7 @@ fn hash() -> ExitCode {
         length if length > switchyard_policy::MAX_KEY_BYTES => {
             fail(format_args!("a key has at most {} bytes", switchyard_policy::MAX_KEY_BYTES))
         }
-        _ => {
-            println!("{}", switchyard_policy::hash_key(key));
-            ExitCode::SUCCESS
-        }
+        _ => print(format_args!("{}\n", switchyard_policy::hash_key(key))),
     }
 }
 
@@ -94,10 +93,7 @@ fn export(file: &Path) -> ExitCode {
         return fail(format_args!("{} has no `keys:`, so nobody could pass", file.display()));
     }
     match settings.to_json() {
-        Ok(json) => {
-            println!("{json}");
-            ExitCode::SUCCESS
-        }
+        Ok(json) => print(format_args!("{json}\n")),
         Err(error) => fail(format_args!("{}: {error}", file.display())),
     }
 }

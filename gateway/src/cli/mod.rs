@@ -8,7 +8,12 @@ mod serve;
 mod signals;
 mod simulate;
 
-use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
+use std::{
+    io::{self, Write},
+    net::SocketAddr,
+    path::PathBuf,
+    process::ExitCode,
+};
 
 use clap::{Parser, Subcommand, ValueEnum};
 
@@ -71,10 +76,7 @@ pub(crate) fn run() -> ExitCode {
     match Arguments::parse().command {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Check { config } => check::run(&config),
-        Command::Schema => {
-            println!("{}", switchyard::config::schema_json());
-            ExitCode::SUCCESS
-        }
+        Command::Schema => print(format_args!("{}\n", switchyard::config::schema_json())),
         Command::Keys(command) => keys::run(command),
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::DemoBackend(options) => demo_backend(options),
@@ -89,6 +91,17 @@ fn demo_backend(options: switchyard::demo_backend::Options) -> ExitCode {
     match runtime.block_on(switchyard::demo_backend::run(options)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(format_args!("{error}")),
+    }
+}
+
+/// Writes a command's result to standard output, which `println!` would panic over once nobody reads it.
+fn print(text: std::fmt::Arguments<'_>) -> ExitCode {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_fmt(text).and_then(|()| stdout.flush()) {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever reads has seen enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => fail(format_args!("cannot print: {error}")),
     }
 }
 

@@ -2,15 +2,14 @@
 
 use std::{
     collections::BTreeSet,
-    fs,
-    io::{self, Write},
+    fs, io,
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
 use switchyard_simulator::{Report, Scenario, simulate};
 
-use super::fail;
+use super::{fail, print};
 
 /// Try schedulers on a workload: the real scheduler with simulated clients and model servers, in virtual time.
 ///
@@ -68,11 +67,9 @@ pub(super) fn run(arguments: &SimulateArguments) -> ExitCode {
             Format::Markdown => report.markdown(),
         };
         let gap = if number > 0 { "\n" } else { "" };
-        match write!(io::stdout().lock(), "{gap}{table}") {
-            Ok(()) => {}
-            // Whoever reads has seen enough.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return ExitCode::SUCCESS,
-            Err(error) => return fail(format_args!("cannot print: {error}")),
+        let printed = print(format_args!("{gap}{table}"));
+        if printed != ExitCode::SUCCESS {
+            return printed;
         }
         if let Err((file, error)) = job.write(&report) {
             return fail(format_args!("cannot write {}: {error}; name another folder with --out DIR", file.display()));
