@@ -89,7 +89,11 @@ impl ApiError {
             Outcome::UnknownModel => (StatusCode::NOT_FOUND, None),
             Outcome::Shutdown => (StatusCode::SERVICE_UNAVAILABLE, Some("rejected-shutting-down")),
         };
-        let mut error = Self::new(status, refusal.outcome.as_str(), refusal.message.to_string());
+        let hint = match dropped {
+            Some("rejected-no-endpoints") => "; no server of its model is ready: see GET /running",
+            _ => "",
+        };
+        let mut error = Self::new(status, refusal.outcome.as_str(), format!("{}{hint}", refusal.message));
         if matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
             error = error.with(header::RETRY_AFTER, retry_after(refusal.retry_after));
         }
@@ -243,6 +247,7 @@ mod tests {
         ] {
             let error = ApiError::refused(&refusal(outcome, Some(Duration::from_millis(2_001))), no_endpoint);
             assert_eq!(error.status.as_u16(), status, "{outcome:?}");
+            assert_eq!(error.message.contains("no server of its model"), no_endpoint, "{outcome:?}");
             assert_eq!(header(&error, "x-llm-d-request-dropped-reason"), dropped, "{outcome:?}");
             let retry = matches!(status, 429 | 503).then_some("3");
             assert_eq!(header(&error, "retry-after"), retry, "{outcome:?}");

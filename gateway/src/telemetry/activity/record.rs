@@ -47,7 +47,7 @@ pub struct ActivityRecord {
     pub replica: Option<u32>,
     /// What chose its tenant (`flow`).
     pub fairness: Option<String>,
-    /// How far ahead its tenant was of the one that had had least: in turns, or in weighted tokens over its share.
+    /// How far after the latest turn before it its tenant's turn was: in turns, or in weighted tokens over its share.
     pub fairness_ahead: Option<f64>,
     /// How full the model's replicas were when it was dispatched, from 0.
     pub saturation: Option<f64>,

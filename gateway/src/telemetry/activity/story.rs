@@ -49,9 +49,12 @@ pub(super) fn tell(explanation: &Explanation) -> Vec<String> {
 fn arrival(request: &ActivityRecord) -> String {
     let tenant = request.tenant.as_ref().map(|tenant| format!(" of tenant {tenant}")).unwrap_or_default();
     let tier = request.tier.as_ref().map(|tier| format!(", tier {tier}")).unwrap_or_default();
+    let model = match request.model.as_str() {
+        "" => " without a model".to_owned(),
+        model => format!(" for model {model}"),
+    };
     let who = format!(
-        "The request{tenant} for model {} (priority {}, band {}{tier}) arrived at {}",
-        request.model,
+        "The request{tenant}{model} (priority {}, band {}{tier}) arrived at {}",
         request.serial_priority,
         request.serial_band,
         time(request.arrived_ms)
@@ -153,21 +156,19 @@ fn flow(request: &ActivityRecord) -> Option<String> {
         _ => String::new(),
     };
     let unit = match fairness {
-        "round-robin" => "turns",
-        "weighted" => "weighted tokens",
+        "round-robin" => "turn",
+        "weighted" => "weighted token",
         _ => return (!full.is_empty()).then_some(full),
     };
     let ahead = request.fairness_ahead.unwrap_or_default();
-    let standing = if ahead > 0.0 {
-        format!("{} {unit} ahead of the one that had had least", rounded(ahead))
+    let after = if ahead > 0.0 {
+        let ahead = rounded(ahead);
+        let plural = if ahead == "1" { "" } else { "s" };
+        format!(", {ahead} {unit}{plural} after the latest before it")
     } else {
-        "the one that had had least".to_owned()
+        String::new()
     };
-    Some(
-        format!("{full} Of the tenants that waited at its priority, its own was {standing} ({fairness}).")
-            .trim()
-            .to_owned(),
-    )
+    Some(format!("{full} At its priority it was its tenant's turn ({fairness}){after}.").trim().to_owned())
 }
 
 fn ending(request: &ActivityRecord) -> String {

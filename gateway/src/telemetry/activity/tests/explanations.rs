@@ -159,10 +159,22 @@ async fn in_flow_tenants_take_turns_and_goals_come_first() {
     for sentence in [
         "2 just as urgent, of tenants whose turn it was",
         "Its model's servers were 62.5% full then, and requests of its priority go on up to 80%.",
-        "Of the tenants that waited at its priority, its own was 2 turns ahead of the one that had had least (round-robin).",
+        "At its priority it was its tenant's turn (round-robin), 2 turns after the latest before it.",
     ] {
         assert!(summary.contains(sentence), "{sentence}\nis not in\n{summary}");
     }
+}
+
+#[tokio::test]
+async fn a_request_that_named_no_model_is_told_as_such() {
+    let invalid = ActivityRecord {
+        model: String::new(),
+        dispatched_ms: None,
+        outcome: "invalid".to_owned(),
+        ..job("me", 1, 0, (1, 1, 1))
+    };
+    let summary = explain([invalid], "me").await.summary;
+    assert!(summary[0].starts_with("The request without a model (priority 0"), "{summary:?}");
 }
 
 #[tokio::test]
