@@ -75,6 +75,8 @@ pub(super) struct UtilizationFile {
 /// Exactly one of them may be there.
 pub(super) struct CeilingsFile {
     pub(super) place: At<()>,
+    /// None of them is there, not even a wrong one.
+    pub(super) is_empty: bool,
     pub(super) fixed: Option<At<f64>>,
     pub(super) holdback: Option<(RangeFile, HoldbackScale)>,
     pub(super) adaptive: Option<RangeFile>,
@@ -198,6 +200,7 @@ fn utilization(s: &mut Section<'_>) -> UtilizationFile {
 fn ceilings(s: &mut Section<'_>) -> CeilingsFile {
     CeilingsFile {
         place: here(s),
+        is_empty: !["fixed", "holdback", "adaptive"].iter().any(|key| s.has(key)),
         fixed: s.opt("fixed", "The same for all.", PART),
         holdback: s.opt_section("holdback", "From the least urgent band to the most urgent one.", |s| {
             (range(s), s.or("by", "By the bands' ranks or by their priorities.", SCALES, "rank").value)

@@ -40,7 +40,7 @@ pub(super) struct AdmissionFile {
     pub(super) max_requests: u64,
     pub(super) max_bytes: u64,
     pub(super) default_request_ttl: Duration,
-    pub(super) shed_when_saturated: bool,
+    pub(super) shed_when_saturated: At<bool>,
     /// By [`switchyard_scheduler::Band::index`].
     pub(super) bands: [BandFile; 3],
 }
@@ -127,9 +127,12 @@ fn admission(s: &mut Section<'_>) -> AdmissionFile {
         default_request_ttl: s
             .or("defaultRequestTTL", "The longest wait in bands without ttl; 0 is forever.", TIME, 0)
             .value,
-        shed_when_saturated: s
-            .or("shedWhenSaturated", "Refuse batch at once while its servers are saturated (flow).", Flag, false)
-            .value,
+        shed_when_saturated: s.or(
+            "shedWhenSaturated",
+            "Refuse batch at once while its servers are saturated (flow).",
+            Flag,
+            false,
+        ),
         bands: s.section("bands", "Bounds of each band alone.", |s| {
             [
                 s.section("batch", "Priorities below 0.", band),

@@ -86,7 +86,7 @@ impl Check<'_> {
     }
 
     fn ceilings(&self, file: &CeilingsFile) -> CeilingSettings {
-        let CeilingsFile { place, fixed, holdback, adaptive } = file;
+        let CeilingsFile { place, is_empty, fixed, holdback, adaptive } = file;
         match (fixed, holdback, adaptive) {
             (Some(fixed), None, None) => CeilingSettings::Fixed(fixed.value),
             (None, Some((range, by)), None) => {
@@ -98,7 +98,9 @@ impl Check<'_> {
                 CeilingSettings::Adaptive { least, greatest }
             }
             (None, None, None) => {
-                place.problem(self.sink, "nothing is said of them", "add `fixed:`, `holdback:` or `adaptive:`");
+                if *is_empty {
+                    place.problem(self.sink, "nothing is said of them", "add `fixed:`, `holdback:` or `adaptive:`");
+                }
                 CeilingSettings::default()
             }
             _ => {

@@ -1,9 +1,9 @@
-//! Settings that llama-swap acts upon and this gateway does not: each gets a word at start.
+//! Settings that have no effect, most of them llama-swap's own: each gets a word at start.
 
 use std::time::Duration;
 
 use super::Check;
-use crate::config::file::ModelFile;
+use crate::config::{file::ModelFile, routing::Scheduler};
 
 impl Check<'_> {
     /// Names the settings that llama-swap acts upon and this gateway does not.
@@ -33,6 +33,10 @@ impl Check<'_> {
         if file.send_loading_state.value {
             let path = &file.send_loading_state.path;
             self.warn(path, "has no effect yet: waiting clients are not told how far the load is".to_owned());
+        }
+        let shed = &file.routing.admission.shed_when_saturated;
+        if shed.value && file.routing.scheduler.value != Scheduler::Flow {
+            self.warn(&shed.path, "has no effect without routing.scheduler.use: flow".to_owned());
         }
         if let Some((name, _)) = file.selectors.first() {
             self.warn(&name.path, "has no effect yet: requests for selectors get 404; name a model".to_owned());

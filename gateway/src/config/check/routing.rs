@@ -176,7 +176,7 @@ pub(super) fn admission(routing: &RoutingFile) -> AdmissionSettings {
     let mut admission = AdmissionSettings {
         total,
         bands: [band(0), band(1), band(2)],
-        shed_when_saturated: file.shed_when_saturated,
+        shed_when_saturated: file.shed_when_saturated.value,
         ..AdmissionSettings::default()
     };
     if routing.scheduler.value == Scheduler::Flow {

@@ -148,3 +148,24 @@ fn every_replica_of_a_command_has_its_own_port() {
     let listening = text.replace("startPort", "listen: 127.0.0.1:7002\nstartPort");
     assert_eq!(faults(&listening), ["listen: port 7002 is also what ${PORT} stands for in the model `a`"]);
 }
+
+#[test]
+fn shedding_needs_flow_control_and_says_so() {
+    let with = |scheduler| {
+        read(&format!(
+            "models: {{m: {{cmd: \"x ${{PORT}}\"}}}}\nrouting: {{scheduler: {{use: {scheduler}}}, admission: \
+             {{shedWhenSaturated: true}}}}"
+        ))
+        .warnings
+    };
+    assert!(with("flow").is_empty());
+    assert_eq!(with("fifo"), ["routing.admission.shedWhenSaturated has no effect without routing.scheduler.use: flow"]);
+}
+
+#[test]
+fn a_ceiling_out_of_range_is_one_problem() {
+    let text = "models: {m: {cmd: \"x ${PORT}\"}}\nrouting: {scheduler: {use: flow, settings: {flow: {ceilings: {fixed: 0}}}}}";
+    let problems = try_read(text, None).expect_err("it would hold everything for ever").to_string();
+    assert!(problems.contains("fixed: 0 is out of range"), "{problems}");
+    assert!(!problems.contains("nothing is said"), "{problems}");
+}
