@@ -1,8 +1,22 @@
 #!/usr/bin/env bash
 # Load run: the gateway beside a bare Pingora proxy, in turns, in front of the same pretend model server. Compare
 # the ratio, not the numbers: both share this machine with the load itself.
+# With a scenario: its clients, live, against a gateway in front of pretend model servers; prints what
+# `switchyard simulate` prints. SECONDS_OF cuts it to so many seconds from the beginning of its window.
+#   SECONDS_OF=30 ./tests/bench.sh examples/scenarios/priority-tiers.yaml [--only NAME]...
+# Without one:
 #   ROUNDS=20 SECONDS_EACH=1 CONNECTIONS=32 HELD=10000 ./tests/bench.sh
 set -euo pipefail
+if [ $# -gt 0 ]; then
+    scenario=$(realpath "$1")
+    shift
+    cd "$(dirname "$0")/.."
+    . tests/prerequisites.sh
+    need_build_tools
+    cargo build --release --locked --bin switchyard --example live_load
+    ulimit -n "$(ulimit -Hn)"
+    exec target/release/examples/live_load target/release/switchyard "$scenario" ${SECONDS_OF:+--seconds "$SECONDS_OF"} "$@"
+fi
 cd "$(dirname "$0")/.."
 . tests/bench-lib.sh
 held=${HELD:-10000}

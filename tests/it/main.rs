@@ -8,6 +8,7 @@ mod failures;
 mod flow;
 mod keys;
 mod lifecycle;
+mod live_load;
 mod llm_d;
 mod plugin;
 mod pools;

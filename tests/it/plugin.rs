@@ -1,15 +1,12 @@
 //! `examples/pingora-plugin`: the queue and the policy in somebody's own proxy.
 
-use std::{
-    path::PathBuf,
-    process::{Child, Command, Stdio},
-};
+use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
 
 use crate::{
     proxy::raw::{Raw, Upstream},
-    support::{eventually, free_ports},
+    support::{eventually, example, free_ports},
 };
 
 const CONFIG: &str = "allowPlain: true
@@ -28,14 +25,7 @@ struct Plugin {
 
 impl Plugin {
     async fn start(upstream: &str) -> Self {
-        let build = Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "--offline", "--package", "switchyard", "--example", "pingora_plugin"])
-            .status();
-        assert!(build.expect("cargo runs").success());
-        // Beside the folder of this test's own program.
-        let own = std::env::current_exe().expect("a path");
-        let program: PathBuf =
-            own.parent().and_then(|deps| deps.parent()).expect("target").join("examples/pingora_plugin");
+        let program = example("pingora_plugin");
         let dir = tempfile::tempdir().expect("a temporary folder");
         let config = dir.path().join("queue.yaml");
         std::fs::write(&config, CONFIG).expect("written");

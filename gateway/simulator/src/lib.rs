@@ -4,6 +4,8 @@
 //! gives a [`Report`]: a table, a picture and CSV. Nothing in here reads a clock or does I/O: the same scenario gives
 //! the same report, and a day of traffic takes seconds. The scheduler is the real one; while it works, a ledger that
 //! keeps its own books checks that it breaks none of its promises.
+//!
+//! A load run against a real gateway takes its [`arrivals`] from here, and its figures by [`measure`].
 
 mod agenda;
 mod driver;
@@ -23,10 +25,11 @@ mod scenario;
 mod swarm;
 mod workload;
 
-pub use driver::Violation;
+pub use driver::{End, Life, Outcomes, Violation};
 pub use engine::{Engine, EngineLoad, EngineSettings, Output};
 pub use faults::Faults;
-pub use measure::{ClassFigures, Quantiles, Run, SLICES};
+pub use measure::{ClassFigures, Quantiles, Run, SLICES, measure};
 pub use report::{Report, simulate};
 pub use run::run;
 pub use scenario::{Arrivals, Class, Comparison, Detector, Length, Model, Operation, Policy, Problem, Scenario};
+pub use workload::{Arrival, arrivals};

@@ -103,7 +103,9 @@ pub(crate) fn jain(shares: impl Iterator<Item = u64>) -> f64 {
     if squares == 0.0 { 1.0 } else { sum * sum / (count * squares) }
 }
 
-pub(crate) fn measure(scenario: &Scenario, name: &str, outcomes: &Outcomes) -> Run {
+/// The figures of what became of a scenario's requests; `name` is the comparison's.
+#[must_use]
+pub fn measure(scenario: &Scenario, name: &str, outcomes: &Outcomes) -> Run {
     let mut of_class: Vec<Vec<&Life>> = vec![Vec::new(); scenario.classes.len()];
     for life in &outcomes.lives {
         of_class[life.arrival.class as usize].push(life);

@@ -8,18 +8,22 @@ use crate::{Arrivals, Class, Scenario, random::Stream};
 
 /// One request on its way.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Arrival {
-    pub(crate) at: Timestamp,
+pub struct Arrival {
+    /// When.
+    pub at: Timestamp,
     /// Index of its class in the scenario.
-    pub(crate) class: u32,
+    pub class: u32,
     /// Index of its tenant among the class's.
-    pub(crate) tenant: u32,
-    pub(crate) prompt: u32,
-    pub(crate) output: u32,
+    pub tenant: u32,
+    /// Tokens in.
+    pub prompt: u32,
+    /// Tokens out.
+    pub output: u32,
 }
 
 /// Every request of a scenario, in order of time. The same for whoever decides what goes next.
-pub(crate) fn arrivals(scenario: &Scenario) -> Vec<Arrival> {
+#[must_use]
+pub fn arrivals(scenario: &Scenario) -> Vec<Arrival> {
     let mut all = Vec::new();
     for (number, class) in (0_u32..).zip(&scenario.classes) {
         let mut random = Stream::new(scenario.seed, u64::from(number));

@@ -4,7 +4,7 @@ mod gateway;
 mod llama;
 mod ports;
 
-use std::{future::Future, time::Duration};
+use std::{future::Future, path::PathBuf, process::Command, time::Duration};
 
 pub(crate) use gateway::{Gateway, demo_model};
 pub(crate) use llama::{Llama, llama};
@@ -20,6 +20,17 @@ pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut
         assert!(tokio::time::Instant::now() < deadline, "still not the case after 20 s: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+}
+
+/// Builds one of the package's examples; its program.
+pub(crate) fn example(name: &str) -> PathBuf {
+    let build = Command::new(env!("CARGO"))
+        .args(["build", "--quiet", "--offline", "--package", "switchyard", "--example", name])
+        .status();
+    assert!(build.expect("cargo runs").success());
+    // Beside the folder of this test's own program.
+    let own = std::env::current_exe().expect("a path");
+    own.parent().and_then(|deps| deps.parent()).expect("target").join("examples").join(name)
 }
 
 /// Whether a process is there (a zombie is not).

@@ -34,8 +34,10 @@ pub struct Violation {
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub enum End {
+    /// To the last token.
     Served,
+    /// The gate refused it.
     Rejected(Outcome),
     /// Its client left.
     Left,
@@ -45,25 +47,34 @@ pub(crate) enum End {
 
 /// What became of one request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Life {
-    pub(crate) arrival: Arrival,
-    pub(crate) dispatched: Option<Timestamp>,
-    pub(crate) first_token: Option<Timestamp>,
-    pub(crate) ended: Timestamp,
-    pub(crate) end: End,
+pub struct Life {
+    /// The request.
+    pub arrival: Arrival,
+    /// When it went to a server, as far as that is known.
+    pub dispatched: Option<Timestamp>,
+    /// When its first token came.
+    pub first_token: Option<Timestamp>,
+    /// When it ended.
+    pub ended: Timestamp,
+    /// How it ended.
+    pub end: End,
 }
 
 /// What became of everything.
-#[derive(Debug)]
-pub(crate) struct Outcomes {
-    pub(crate) lives: Vec<Life>,
+#[derive(Debug, Default)]
+pub struct Outcomes {
+    /// Every request.
+    pub lives: Vec<Life>,
     /// Loads of models that take turns.
-    pub(crate) loads: u64,
-    pub(crate) failed_loads: u64,
-    pub(crate) crashes: u64,
-    pub(crate) preemptions: u64,
+    pub loads: u64,
+    /// Those that failed.
+    pub failed_loads: u64,
+    /// Servers that went away by themselves.
+    pub crashes: u64,
+    /// Sequences that lost their place in a KV cache.
+    pub preemptions: u64,
     /// When the last request ended.
-    pub(crate) end: Timestamp,
+    pub end: Timestamp,
 }
 
 #[derive(Clone, Debug)]
