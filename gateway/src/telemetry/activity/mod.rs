@@ -1,7 +1,7 @@
 //! The activity log: a row for each request in SQLite, and the answer to "why did it wait".
 //!
 //! Rows are written by one thread, out of a bounded channel: the request's path never waits for the disk, and a
-//! disk that is full or gone costs rows, never requests.
+//! disk that is full or gone costs rows, never requests. In memory, rows get into a table when somebody asks for them.
 
 mod explain;
 mod query;

@@ -82,9 +82,9 @@ macro_rules! columns {
         pub(super) const COLUMNS: &[&str] = &[$(stringify!($name)),+];
 
         impl ActivityRecord {
-            /// The values of [`COLUMNS`].
-            pub(super) fn values(&self) -> [&dyn ToSql; COLUMNS.len()] {
-                [$(&self.$name),+]
+            /// The row's number, and the values of [`COLUMNS`].
+            pub(super) fn values<'a>(&'a self, row: &'a i64) -> [&'a dyn ToSql; 1 + COLUMNS.len()] {
+                [row, $(&self.$name),+]
             }
 
             /// Reads a row that has at least [`COLUMNS`].

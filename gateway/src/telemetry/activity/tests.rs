@@ -16,6 +16,13 @@ impl ActivityLog {
         assert!(self.inner.messages.send(Message::Tamper(Box::new(tamper))).is_ok());
     }
 
+    /// Returns when the writer has taken every row.
+    fn taken(&self) {
+        let (taken, is_taken) = channel();
+        self.tamper(move |_| taken.send(()).unwrap());
+        is_taken.recv().unwrap();
+    }
+
     async fn ids(&self, filter: Filter) -> Vec<String> {
         self.query(filter).await.unwrap().requests.into_iter().map(|record| record.id).collect()
     }
@@ -146,6 +153,36 @@ async fn pages_follow_one_another_in_either_order() {
         }
         assert_eq!(seen, expected);
     }
+}
+
+#[tokio::test]
+async fn rows_that_nobody_has_asked_for_are_all_there() {
+    let log = in_memory(100_000);
+    for id in 0..3 * MAX_PENDING {
+        log.record(row(id));
+        if id % 1000 == 0 {
+            log.taken();
+        }
+    }
+    let oldest = Filter { order: Order::Oldest, limit: Some(1), ..Filter::default() };
+    assert_eq!(log.ids(oldest).await, ["0"]);
+    assert_eq!(log.dropped(), 0);
+}
+
+#[tokio::test]
+async fn rows_that_were_never_written_count_as_trimmed() {
+    let log = in_memory(10);
+    for ids in [0..5, 5..42] {
+        ids.for_each(|id| {
+            log.record(ActivityRecord { ended_ms: 1, dispatched_ms: Some(1), serial_queue_wait_ms: 1, ..row(id) })
+        });
+        log.flush().await;
+    }
+    let extent = log.explain("41").await.unwrap().unwrap().log;
+    assert_eq!((extent.rows, extent.complete), (10, false));
+    let oldest = Filter { order: Order::Oldest, limit: Some(1), ..Filter::default() };
+    let page = log.query(oldest).await.unwrap();
+    assert_eq!((&page.requests[0].id, page.next), (&"32".to_owned(), Some(33)), "numbered as if all had been written");
 }
 
 #[tokio::test]

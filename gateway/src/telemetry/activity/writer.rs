@@ -8,7 +8,7 @@ use std::{
 };
 
 use prometheus::IntCounter;
-use rusqlite::{Connection, named_params, params_from_iter};
+use rusqlite::{Connection, TransactionBehavior, named_params, params_from_iter};
 
 use super::{
     record::{ActivityRecord, COLUMNS},
@@ -22,6 +22,8 @@ const GATHER: Duration = Duration::from_millis(20);
 const BATCH: usize = 256;
 /// Rows held back while the database cannot be written; more are dropped, the oldest first.
 pub(super) const MAX_PENDING: usize = 10_000;
+/// Rows of a log in memory that wait for somebody to ask for them, if it keeps more than can wait.
+const MAX_LAZY: usize = MAX_PENDING / 2;
 /// The pause between two tries to write what could not be written.
 const RETRY: Duration = Duration::from_secs(1);
 /// The pause between two warnings.
@@ -45,8 +47,13 @@ pub(super) struct Writer {
     /// `None` after a failure that a new connection may cure.
     connection: Option<Connection>,
     insert: String,
-    keep_rows: i64,
-    pending: VecDeque<ActivityRecord>,
+    keep_rows: usize,
+    /// Rows that wait until somebody asks for them. In memory they are as safe here as in a table, which costs a good
+    /// deal more, and most of them are never asked for.
+    lazy_rows: usize,
+    pending: VecDeque<Box<ActivityRecord>>,
+    /// Rows since the last write that so many came after that they would have been deleted at once.
+    skipped: i64,
     dropped: IntCounter,
     /// When to try again, after a failure.
     retry_at: Option<Instant>,
@@ -56,13 +63,22 @@ pub(super) struct Writer {
 
 impl Writer {
     pub(super) fn new(location: Location, connection: Connection, keep_rows: u64, dropped: IntCounter) -> Self {
+        let keep_rows = usize::try_from(keep_rows.max(1)).unwrap_or(usize::MAX);
+        let lazy_rows = match location {
+            Location::File(_) => 0,
+            // No more than that ever wait.
+            Location::Memory(_) if keep_rows <= MAX_PENDING => keep_rows,
+            Location::Memory(_) => MAX_LAZY,
+        };
         let places = vec!["?"; COLUMNS.len()].join(", ");
         Self {
             location,
             connection: Some(connection),
-            insert: format!("INSERT INTO activity ({}) VALUES ({places})", COLUMNS.join(", ")),
-            keep_rows: i64::try_from(keep_rows.max(1)).unwrap_or(i64::MAX),
+            insert: format!("INSERT INTO activity (row, {}) VALUES (?, {places})", COLUMNS.join(", ")),
+            keep_rows,
+            lazy_rows,
             pending: VecDeque::new(),
+            skipped: 0,
             dropped,
             retry_at: None,
             warned_at: None,
@@ -90,7 +106,7 @@ impl Writer {
             for message in messages.try_iter().take(MAX_PENDING) {
                 self.take(message, &mut flushed);
             }
-            if !flushed.is_empty() || self.retry_at.is_none_or(|at| at <= Instant::now()) {
+            if !flushed.is_empty() || self.is_due() {
                 self.write();
             }
             if self.closing {
@@ -107,8 +123,11 @@ impl Writer {
     fn take(&mut self, message: Message, flushed: &mut Vec<SyncSender<()>>) {
         match message {
             Message::Row(record) => {
-                self.pending.push_back(*record);
-                if self.pending.len() > MAX_PENDING {
+                self.pending.push_back(record);
+                if self.pending.len() > self.keep_rows {
+                    self.pending.pop_front();
+                    self.skipped += 1;
+                } else if self.pending.len() > MAX_PENDING {
                     self.pending.pop_front();
                     self.dropped.inc();
                 }
@@ -124,6 +143,14 @@ impl Writer {
                     tamper(connection);
                 }
             }
+        }
+    }
+
+    /// Whether it is time to write though nobody has asked.
+    fn is_due(&self) -> bool {
+        match self.retry_at {
+            Some(at) => at <= Instant::now(),
+            None => self.pending.len() > self.lazy_rows,
         }
     }
 
@@ -164,18 +191,23 @@ impl Writer {
             Some(connection) => connection,
             none => none.insert(self.location.open_writer()?),
         };
-        let transaction = connection.transaction()?;
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         {
+            // Those that were skipped count as written and deleted.
+            let newest = "SELECT coalesce(max(row), 0) FROM activity";
+            let newest: i64 = transaction.prepare_cached(newest)?.query_row([], |row| row.get(0))?;
             let mut insert = transaction.prepare_cached(&self.insert)?;
-            for record in self.pending.iter().take(rows) {
-                insert.execute(params_from_iter(record.values()))?;
+            for (row, record) in (newest + self.skipped + 1..).zip(self.pending.iter().take(rows)) {
+                insert.execute(params_from_iter(record.values(&row)))?;
             }
-            // Rows are numbered without gaps: only the oldest are ever deleted.
+            // Numbers have no gaps: only the oldest are ever deleted.
             transaction
                 .prepare_cached("DELETE FROM activity WHERE row <= (SELECT max(row) FROM activity) - :rows")?
-                .execute(named_params! { ":rows": self.keep_rows })?;
+                .execute(named_params! { ":rows": i64::try_from(self.keep_rows).unwrap_or(i64::MAX) })?;
         }
-        Ok(transaction.commit()?)
+        transaction.commit()?;
+        self.skipped = 0;
+        Ok(())
     }
 
     fn warn(&mut self, why: &dyn std::fmt::Display) {
