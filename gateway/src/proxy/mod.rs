@@ -14,6 +14,7 @@ pub(crate) mod headers;
 mod infer;
 mod model_name;
 mod passthrough;
+mod pool;
 mod preflight;
 pub(crate) mod reply;
 mod rewrite;

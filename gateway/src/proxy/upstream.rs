@@ -11,18 +11,17 @@ use parking_lot::Mutex;
 use pingora::{
     connectors::{ConnectorOptions, TransportConnector},
     protocols::{Stream, http::v1::client::HttpSession},
-    upstreams::peer::{HttpPeer, Peer},
+    upstreams::peer::HttpPeer,
 };
 
 use super::{
     corked::{Corked, Flush},
     error::ApiError,
     forward::Interrupted,
+    pool::{Endpoint, Pool},
 };
 use crate::config::{Model, Upstream};
 
-/// Connections kept for reuse, over all model servers.
-const POOL_SIZE: usize = 512;
 /// How long a name's addresses are believed.
 const ADDRESS_LIFETIME: Duration = Duration::from_secs(10);
 /// Model servers close idle connections after five seconds or more (uvicorn and cpp-httplib after five). Closing
@@ -38,6 +37,7 @@ const REQUEST_BYTES: usize = 8 << 10;
 /// The way to model servers: addresses, and a pool of connections.
 pub(super) struct Upstreams {
     connector: TransportConnector,
+    pool: Arc<Pool>,
     addresses: Mutex<HashMap<(String, u16), Resolved>>,
 }
 
@@ -47,7 +47,7 @@ type Resolved = (Instant, Arc<[SocketAddr]>);
 /// A connection that nothing has been sent on yet.
 pub(super) struct Connection {
     pub(super) http: HttpSession,
-    peer: HttpPeer,
+    endpoint: Endpoint,
     /// It has served a request before, so the other side may be closing it at this very moment.
     pub(super) reused: bool,
 }
@@ -73,22 +73,26 @@ pub(super) fn is_header_unsent(http: &HttpSession) -> bool {
 
 impl Upstreams {
     pub(super) fn new() -> Self {
-        Self { connector: TransportConnector::new(Some(ConnectorOptions::new(POOL_SIZE))), addresses: Mutex::default() }
+        // Nothing is ever given to its pool.
+        let connector = TransportConnector::new(Some(ConnectorOptions::new(1)));
+        Self { connector, pool: Arc::default(), addresses: Mutex::default() }
     }
 
     /// A connection to the model's server. Pooled ones that the server has closed are never handed out, as far as
     /// that is known by now; `fresh` rules out the rest.
     pub(super) async fn connect(&self, model: &Model, fresh: bool) -> Result<Connection, Interrupted> {
-        for peer in self.peers(model).await.map_err(Interrupted::Failed)? {
-            while let Some(stream) = self.connector.reused_stream(&peer).await {
+        let Upstream { tls, host, .. } = &model.upstream;
+        for &address in self.addresses(model).await.map_err(Interrupted::Failed)?.iter() {
+            let endpoint = Endpoint { address, tls: tls.then(|| host.as_str().into()) };
+            while let Some(stream) = self.pool.take(&endpoint) {
                 // Dropping it closes it.
                 if !fresh {
-                    return Ok(Connection { http: session(stream), peer, reused: true });
+                    return Ok(Connection { http: session(stream), endpoint, reused: true });
                 }
             }
             // Rare and, with TLS in it, large: boxed, so that not every request has room for it.
-            match Box::pin(self.connector.new_stream(&peer)).await {
-                Ok(stream) => return Ok(Connection { http: session(corked(stream)), peer, reused: false }),
+            match Box::pin(self.open(model, address)).await {
+                Ok(stream) => return Ok(Connection { http: session(corked(stream)), endpoint, reused: false }),
                 Err(error) => tracing::debug!(model = model.id, %error, "cannot connect"),
             }
         }
@@ -96,41 +100,33 @@ impl Upstreams {
         Err(Interrupted::Lost { error, may_have_arrived: false })
     }
 
+    async fn open(&self, model: &Model, address: SocketAddr) -> pingora::Result<Stream> {
+        self.connector.new_stream(&peer(model, address)).await
+    }
+
     /// Where the model's server is, for the ordinary path.
     pub(super) async fn peer(&self, model: &Model) -> Result<HttpPeer, ApiError> {
-        let peers = self.peers(model).await?;
-        peers.into_iter().next().ok_or_else(|| unresolved(model))
+        let addresses = self.addresses(model).await?;
+        addresses.first().map(|address| peer(model, *address)).ok_or_else(|| unresolved(model))
     }
 
     /// Keeps the connection for another request, if the last answer has come to its end.
     pub(super) async fn release(&self, connection: Connection, model: &Model) {
-        let Connection { mut http, peer, .. } = connection;
+        let Connection { mut http, endpoint, .. } = connection;
         let usual = if model.upstream.tls { TLS_IDLE } else { PLAIN_IDLE };
         let idle = model.timeouts.idle_connection.map_or(usual, |configured| configured.min(usual));
         http.respect_keepalive();
         if let Some(stream) = http.reuse().await {
-            self.connector.release_stream(stream, peer.reuse_hash(), Some(idle));
+            self.pool.put(endpoint, stream, idle);
         }
     }
 
-    async fn peers(&self, model: &Model) -> Result<Vec<HttpPeer>, ApiError> {
-        let Upstream { tls, host, port, .. } = &model.upstream;
-        let peer = |address: SocketAddr| {
-            let sni = if *tls { host.clone() } else { String::new() };
-            let mut peer = HttpPeer::new(address, *tls, sni);
-            let timeouts = &model.timeouts;
-            peer.options.connection_timeout = timeouts.connect;
-            peer.options.total_connection_timeout = match (timeouts.connect, timeouts.tls_handshake) {
-                (Some(connect), Some(handshake)) => Some(connect + handshake),
-                _ => None,
-            };
-            peer
-        };
+    async fn addresses(&self, model: &Model) -> Result<Arc<[SocketAddr]>, ApiError> {
+        let Upstream { host, port, .. } = &model.upstream;
         if let Ok(ip) = host.parse::<IpAddr>() {
-            return Ok(vec![peer(SocketAddr::new(ip, *port))]);
+            return Ok([SocketAddr::new(ip, *port)].into());
         }
-        let addresses = self.resolve(host, *port).await.ok_or_else(|| unresolved(model))?;
-        Ok(addresses.iter().copied().map(peer).collect())
+        self.resolve(host, *port).await.ok_or_else(|| unresolved(model))
     }
 
     async fn resolve(&self, host: &str, port: u16) -> Option<Arc<[SocketAddr]>> {
@@ -154,6 +150,19 @@ impl Upstreams {
         addresses.insert(key, (Instant::now(), Arc::clone(&found)));
         Some(found)
     }
+}
+
+fn peer(model: &Model, address: SocketAddr) -> HttpPeer {
+    let Upstream { tls, host, .. } = &model.upstream;
+    let sni = if *tls { host.clone() } else { String::new() };
+    let mut peer = HttpPeer::new(address, *tls, sni);
+    let timeouts = &model.timeouts;
+    peer.options.connection_timeout = timeouts.connect;
+    peer.options.total_connection_timeout = match (timeouts.connect, timeouts.tls_handshake) {
+        (Some(connect), Some(handshake)) => Some(connect + handshake),
+        _ => None,
+    };
+    peer
 }
 
 fn unresolved(model: &Model) -> ApiError {
