@@ -69,17 +69,33 @@ impl Filter {
 
     /// Sends headers through: those that go upstream, or the answer.
     pub(crate) fn exchange(&mut self, headers: RawHeaders) -> Result<RawHeaders, Answer> {
+        let context = self.begin();
         let count = headers.len() as u32;
         self.store.data_mut().headers = headers;
-        let context = self.next_context;
-        self.next_context += 1;
-        self.call("proxy_on_context_create", &[context, ROOT]);
         let paused = self.call("proxy_on_request_headers", &[context, count, 0]) == 1;
-        self.call("proxy_on_done", &[context]);
-        self.call("proxy_on_delete", &[context]);
+        self.end(context);
         let state = self.store.data_mut();
         assert_eq!(paused, state.answer.is_some(), "a request is held if and only if it was answered");
         state.answer.take().map_or_else(|| Ok(std::mem::take(&mut state.headers)), Err)
+    }
+
+    /// Begins a request that has no headers yet.
+    pub(crate) fn begin(&mut self) -> u32 {
+        let context = self.next_context;
+        self.next_context += 1;
+        self.call("proxy_on_context_create", &[context, ROOT]);
+        context
+    }
+
+    /// Ends a request.
+    pub(crate) fn end(&mut self, context: u32) {
+        self.call("proxy_on_delete", &[context]);
+    }
+
+    /// Bytes of memory that the VM has taken.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let memory = self.instance.get_memory(&self.store, "memory").expect("an exported memory");
+        memory.data_size(&self.store)
     }
 
     /// What the host keeps.

@@ -2,11 +2,14 @@
 
 mod host;
 
-use std::{collections::BTreeMap, sync::LazyLock};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::LazyLock,
+};
 
 use host::{Filter, RawHeaders};
 use switchyard_policy_conformance::{Table, build_filter};
-use wasmi::{Engine, Module};
+use wasmi::{Engine, ExternType, Module};
 
 const DEBUG: u32 = 1;
 const INFO: u32 = 2;
@@ -45,6 +48,42 @@ fn every_case_is_decided_as_the_table_says() {
 #[test]
 fn the_filter_is_under_400_kib() {
     assert!(WASM.len() < 400 * 1024, "{} bytes", WASM.len());
+}
+
+/// A host enters the VM for each callback that it finds, and that costs more than most of them do.
+#[test]
+fn only_callbacks_with_something_to_do_are_exported() {
+    let functions = MODULE.exports().filter(|export| matches!(export.ty(), ExternType::Func(_)));
+    let names: BTreeSet<_> = functions.map(|export| export.name()).collect();
+    let wanted = [
+        "_initialize",
+        "proxy_abi_version_0_2_1",
+        "proxy_on_configure",
+        "proxy_on_context_create",
+        "proxy_on_delete",
+        "proxy_on_memory_allocate",
+        "proxy_on_request_headers",
+        "proxy_on_vm_start",
+    ];
+    assert_eq!(names, BTreeSet::from(wanted), "filter-wasm/link.sh says which are kept");
+}
+
+#[test]
+fn a_request_leaves_nothing_behind() {
+    let mut filter = started(ONE_KEY, INFO);
+    let mut some_requests = || {
+        for key in [&b"sk-pro"[..], b"sk-nobody"].repeat(20) {
+            let _ = filter.exchange(raw(&[(b"x-api-key", key)]));
+        }
+        // Most of what a host begins and ends costs a test too much to send through.
+        for _ in 0..3000 {
+            let context = filter.begin();
+            filter.end(context);
+        }
+        filter.memory_bytes()
+    };
+    let before = some_requests();
+    assert_eq!(some_requests(), before, "memory grows with the number of requests");
 }
 
 #[test]
