@@ -49,6 +49,18 @@ fn a_reader_who_has_seen_enough_is_no_error_and_a_full_disk_is() {
 }
 
 #[test]
+fn what_is_probably_not_meant_is_a_warning_with_its_place() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/configs/llama-swap-loose.yaml");
+    let mut check = switchyard(&["check", "--config", file]);
+    let output = check.env("SECOND_KEY", "sk-two").assert().success().get_output().clone();
+    let said = String::from_utf8(output.stderr).expect("UTF-8");
+    let wanted = "loose.yaml:26:47: routing.router.settings.groups.side.members[2] is ignored: there is no model `smal`; did \
+                  you mean `small`?";
+    assert!(said.lines().any(|line| line.starts_with("warning: ") && line.ends_with(wanted)), "{said}");
+    check.env_remove("SECOND_KEY").assert().failure();
+}
+
+#[test]
 fn a_digest_needs_a_key() {
     let output = switchyard(&["keys", "hash"]).write_stdin("\n").assert().failure().get_output().clone();
     assert!(String::from_utf8_lossy(&output.stderr).contains("no key on standard input"));

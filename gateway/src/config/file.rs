@@ -212,11 +212,7 @@ pub(super) fn read(s: &mut Section<'_>) -> File {
             .or("logLevel", "The least important of the gateway's own messages that are shown.", LOG_LEVELS, "info")
             .value,
         log_time_format: s
-            .opt(
-                "logTimeFormat",
-                "How llama-swap writes times.",
-                parsed("the name of a Go time format, such as rfc3339", parse::time_format),
-            )
+            .opt("logTimeFormat", "How llama-swap writes times.", Text)
             .filter(|format| !format.is_empty()),
         log_to_stdout: s.opt("logToStdout", "What llama-swap writes to standard output.", LOG_TO_STDOUT),
         log_requests: s.opt("logRequests", "Ignored by llama-swap too.", Flag),

@@ -335,7 +335,7 @@ fn parse_bytes(text: &str) -> Result<u64, String> {
     number.checked_mul(unit).ok_or_else(|| "that is too much".to_owned())
 }
 
-/// One of a few words.
+/// One of a few words, in any case.
 pub(super) struct OneOf<T: 'static>(pub(super) &'static [(&'static str, T)]);
 
 impl<T: Clone> Kind for OneOf<T> {
@@ -355,7 +355,7 @@ impl<T: Clone> Kind for OneOf<T> {
 
     fn read(&self, node: &Node) -> Result<T, String> {
         let text = node.text().ok_or_else(String::new)?;
-        let found = self.0.iter().find(|(word, _)| *word == text);
+        let found = self.0.iter().find(|(word, _)| word.eq_ignore_ascii_case(text.trim()));
         found.map(|(_, value)| value.clone()).ok_or_else(String::new)
     }
 }

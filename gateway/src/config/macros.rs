@@ -157,8 +157,13 @@ pub(super) fn expand(root: &mut Node, keep: &Ports, sink: &Sink) -> Expanded {
         let mut scope = scope.with(model.get("macros"));
         scope.port = true;
         expand_model(model, &scope, &path.key(&key.name), sink);
-        if model.get("cmd").and_then(Node::text).is_some_and(|cmd| cmd.contains("${PORT}")) {
+        let cmd = model.get("cmd").and_then(Node::text);
+        let has_proxy = model.get("proxy").is_some_and(|proxy| !matches!(proxy.value, Value::Null));
+        if cmd.is_some_and(|cmd| cmd.contains("${PORT}")) {
             wants_port.extend((0..replicas(model)).map(|index| (key.name.clone(), index)));
+        } else if cmd.is_some() && !has_proxy && replicas(model) == 1 {
+            // It is looked for at the usual place, and a warning says so.
+            wants_port.push((key.name.clone(), 0));
         }
     }
     let ports = assign_ports(root_start_port(root), wants_port, keep, root, sink);

@@ -27,7 +27,7 @@ use std::path::Path;
 
 pub use export::load_keys;
 pub use identity::{Callers, Gate, Headers, OLDER_TENANT, Trust};
-pub use problem::{Place, Problem, Problems};
+pub use problem::{Place, Problem, Problems, Warning};
 pub use settings::{
     Capabilities, Detector, Eviction, Filters, Flow, ForwardPriority, Group, Launch, Limits, LogLevel, Look, Looks,
     Matrix, Model, SchedulerKind, Server, Settings, Store, Timeouts, Upstream,

@@ -53,8 +53,11 @@ pub(super) fn url(text: &str) -> Result<Upstream, String> {
 pub(super) fn check_endpoint(text: &str) -> Result<Option<String>, String> {
     match text.trim() {
         "none" => Ok(None),
-        path if path.parse::<http::uri::PathAndQuery>().is_ok() && path.starts_with('/') => Ok(Some(path.to_owned())),
-        _ => Err(format!("\"{text}\" does not begin with / or is not a path")),
+        path => {
+            let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+            let is_path = !path.contains("://") && path.parse::<http::uri::PathAndQuery>().is_ok();
+            if is_path { Ok(Some(path)) } else { Err(format!("\"{text}\" is not a path")) }
+        }
     }
 }
 
@@ -104,29 +107,6 @@ pub(super) fn regex(text: &str) -> Result<String, String> {
             Err(format!("\"{text}\" is not a regular expression: {reason}"))
         }
     }
-}
-
-/// The name of one of Go's time formats; empty is none.
-pub(super) fn time_format(text: &str) -> Result<String, String> {
-    const NAMES: [&str; 16] = [
-        "",
-        "ansic",
-        "unixdate",
-        "rubydate",
-        "rfc822",
-        "rfc822z",
-        "rfc850",
-        "rfc1123",
-        "rfc1123z",
-        "rfc3339",
-        "rfc3339nano",
-        "kitchen",
-        "stamp",
-        "stampmilli",
-        "stampmicro",
-        "stampnano",
-    ];
-    if NAMES.contains(&text) { Ok(text.to_owned()) } else { Err(format!("\"{text}\" is not known")) }
 }
 
 /// What a macro may be called.

@@ -31,6 +31,26 @@ pub struct Problem {
     secret: bool,
 }
 
+/// Something that is probably not meant as it stands, or that has no effect here. It keeps nobody from starting.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Warning {
+    /// The file that it is in.
+    pub file: String,
+    /// Where.
+    pub place: Place,
+    /// The dotted path of the key.
+    pub path: String,
+    /// What is to be said of it, to go after the path; with what would be right.
+    pub message: String,
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { file, place, path, message } = self;
+        write!(f, "{file}:{}:{}: {path} {message}", place.line, place.column)
+    }
+}
+
 /// Everything that is wrong with a file and those it refers to; never empty. Its `Display` shows each problem with its
 /// place, its line of the file and its cure.
 #[derive(Clone, Debug)]

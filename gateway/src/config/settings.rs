@@ -13,7 +13,10 @@ use switchyard_scheduler::{
     MatrixSettings, ModelId, ModelSettings, PolicySettings, TenantId,
 };
 
-use super::identity::{Callers, Headers};
+use super::{
+    identity::{Callers, Headers},
+    problem::Warning,
+};
 
 /// A whole configuration that has passed every check.
 #[derive(Clone, Debug)]
@@ -48,8 +51,9 @@ pub struct Settings {
     pub log_buffer_bytes: usize,
     /// Minimum level of the gateway's own log.
     pub log_level: LogLevel,
-    /// Things that are not wrong but deserve a word at start, such as a llama-swap setting without effect here.
-    pub warnings: Vec<String>,
+    /// Things that are not wrong but deserve a word at start, such as a llama-swap setting without effect here, in the
+    /// order of the file.
+    pub warnings: Vec<Warning>,
     /// The place in `models` of every name that a request can ask for.
     pub(super) index: HashMap<String, usize>,
     /// What `${PORT}` stands for: kept over reloads, so that a new model moves nobody.

@@ -48,6 +48,28 @@ fn has_key(settings: &Settings, key: &str) -> bool {
 }
 
 const LLAMA_SWAP: &str = include_str!("../../../tests/configs/llama-swap.yaml");
+const LLAMA_SWAP_LOOSE: &str = include_str!("../../../tests/configs/llama-swap-loose.yaml");
+
+/// The warnings, without their places.
+fn warned(settings: &Settings) -> Vec<String> {
+    settings.warnings.iter().map(|warning| format!("{} {}", warning.path, warning.message)).collect()
+}
+
+#[test]
+fn a_llama_swap_file_that_names_what_is_not_there_starts_and_says_so() {
+    let settings = read(LLAMA_SWAP_LOOSE);
+    assert_eq!(model(&settings, "big").check_endpoint.as_deref(), Some("/health"));
+    assert_eq!(settings.find("big").unwrap().id, "big", "not what the alias of another model says");
+    assert_eq!(port(&settings, "wrapped"), 5802);
+    assert_eq!(settings.preload, ["small"]);
+    assert_eq!(settings.scheduler, SchedulerKind::Fifo { priority: priorities([("small", 2)]) });
+    let Eviction::Groups(groups) = &settings.eviction else { panic!() };
+    let members: Vec<_> = groups.iter().map(|group| group.members.join(" ")).collect();
+    assert_eq!(members, ["small", "big", ""]);
+
+    let warnings: Vec<_> = settings.warnings.iter().map(ToString::to_string).collect();
+    insta::assert_snapshot!(warnings.join("\n"), @"");
+}
 
 #[test]
 fn a_llama_swap_file_means_what_it_means_there() {
@@ -124,20 +146,20 @@ fn a_llama_swap_file_means_what_it_means_there() {
     assert!(peer.launch.is_none() && !peer.takes_slot);
     assert_eq!(model(&settings, "a").timeouts.response_header, Some(Duration::from_secs(60)));
 
-    let warned: Vec<_> = settings.warnings.iter().map(|warning| warning.split(' ').next().unwrap()).collect();
+    let warned: Vec<_> = settings.warnings.iter().map(|warning| warning.path.as_str()).collect();
     let expected = [
+        "logTimeFormat",
+        "logToStdout",
+        "logRequests",
+        "captureBuffer",
+        "sendLoadingState",
+        "ui.activity.session_id[0]",
+        "performance.every",
+        "models.big.timeouts.keepalive",
+        "models.big.compat.ignoreWebsockets",
         "models.big.filters.stripParams",
         "models.big.filters.setParams.model",
         "models.big.sendLoadingState",
-        "models.big.compat.ignoreWebsockets",
-        "models.big.timeouts.keepalive",
-        "captureBuffer",
-        "ui.activity.session_id[0]",
-        "performance.every",
-        "logToStdout",
-        "logTimeFormat",
-        "logRequests",
-        "sendLoadingState",
         "selectors.any",
         "profiles.coding",
     ];
@@ -361,7 +383,7 @@ routing: {router: {use: group, settings: {groups: {g: {members: [a]}}, matrix: {
 fn what_is_harmless_gets_a_word_and_no_more() {
     let text = "groups: {empty: {}}\nmetricsMaxInMemory: 0\nmodels: {a: {cmd: x ${PORT}, env: [A=1, B=, A=2]}}";
     let settings = read(text);
-    assert_eq!(settings.warnings, ["models.a.env[2] sets A again: only this one counts"]);
+    assert_eq!(warned(&settings), ["models.a.env[2] sets A again: only this one counts"]);
     let env = [("A", "1"), ("B", ""), ("A", "2")].map(|(name, value)| (name.to_owned(), value.to_owned()));
     assert_eq!(model(&settings, "a").launch.as_ref().unwrap().env, env);
     assert_eq!(settings.store.rows, 10_000);
@@ -501,7 +523,7 @@ tiers: {{top: {{offset: 60}}}}\nkeys: []\nanonymous: {{tier: top}}"
     fn settings_for_nobody_get_a_word() {
         let settings = read(&format!("{MODEL}\ntiers: {{a: {{}}}}\nkeys: []\nforwardKey: true"));
         assert!(matches!(settings.callers.gate, Gate::Open));
-        assert_eq!(settings.warnings, ["tiers has no effect without keys"]);
+        assert_eq!(warned(&settings), ["tiers has no effect without keys"]);
     }
 
     #[test]
@@ -525,10 +547,9 @@ tiers: {{top: {{offset: 60}}}}\nkeys: []\nanonymous: {{tier: top}}"
         let settings = load(&main).unwrap();
         assert_eq!(identity(&settings, "k"), Some((1, "t".to_owned(), "pro".to_owned())));
         assert_eq!((settings.headers.priority.as_str(), settings.headers.tenant.as_str()), ("x-urgency", "x-tenant"));
-        let warning = &settings.warnings[0];
-        assert!(
-            warning.starts_with("swapAffinityBonus in ") && warning.ends_with("is 5; here 10 counts, the scheduler's")
-        );
+        let warning = settings.warnings[0].to_string();
+        let wanted = "tiers.json:2:61: swapAffinityBonus is 5 here, but the scheduler's 10 counts";
+        assert!(warning.ends_with(wanted), "{warning}");
 
         fs::write(&tiers, "keys:\n  - {key: sk-very-secret, tenant: t, tier: nope}\nheaders: {priority: x-p}").unwrap();
         let problems = load(&main).unwrap_err();

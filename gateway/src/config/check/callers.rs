@@ -132,7 +132,8 @@ impl Check<'_> {
                 && theirs.value != i64::from(self.file.routing.swap_affinity_bonus)
             {
                 let ours = self.file.routing.swap_affinity_bonus;
-                self.warn(&theirs.path, format!("in {name} is {}; here {ours} counts, the scheduler's", theirs.value));
+                let message = format!("is {} here, but the scheduler's {ours} counts", theirs.value);
+                self.warn_of(&name, &theirs, message);
             }
             names = settings.headers.clone();
             policy = self.policy(settings, &root, &sink);
@@ -180,9 +181,9 @@ impl Check<'_> {
     /// Settings that do nothing without keys get a word.
     fn without_keys(&mut self) {
         let needs_keys = |path: &str| matches!(path, "tiers" | "allowPlain" | "objectives");
-        let paths: Vec<_> = self.file.callers.given.iter().map(|at| at.path.clone()).collect();
-        for path in paths.iter().filter(|path| needs_keys(&path.to_string())) {
-            self.warn(path, "has no effect without keys".to_owned());
+        let file = self.file;
+        for at in file.callers.given.iter().filter(|at| needs_keys(&at.path.to_string())) {
+            self.warn(at, "has no effect without keys");
         }
     }
 }

@@ -10,52 +10,52 @@ impl Check<'_> {
     pub(super) fn without_effect(&mut self) {
         let file = self.file;
         if let Some(buffer) = file.capture_buffer.as_ref().filter(|buffer| buffer.value > 0) {
-            self.warn(&buffer.path, "has no effect: requests and responses are never stored".to_owned());
+            self.warn(buffer, "has no effect: requests and responses are never stored");
         }
         if let Some(at) = &file.session_id {
-            self.warn(&at.path, "has no effect: requests are listed without their session".to_owned());
+            self.warn(at, "has no effect: requests are listed without their session");
         }
         if let Some(at) = &file.performance {
-            self.warn(&at.path, "has no effect: /metrics has the gateway's own numbers, not the machine's".to_owned());
+            self.warn(at, "has no effect: /metrics has the gateway's own numbers, not the machine's");
         }
         if let Some(at) = file.log_to_stdout.as_ref().filter(|at| !at.value) {
             self.warn(
-                &at.path,
-                "has no effect: standard error has the gateway's log, /logs the models' output".to_owned(),
+                at,
+                "has no effect: standard error has the gateway's log, /logs the models' output",
             );
         }
         if let Some(at) = &file.log_time_format {
-            self.warn(&at.path, "has no effect: times are RFC 3339".to_owned());
+            self.warn(at, "has no effect: times are RFC 3339");
         }
         if let Some(at) = file.log_requests.as_ref().filter(|at| at.value) {
-            self.warn(&at.path, "has no effect: /api/activity lists requests".to_owned());
+            self.warn(at, "has no effect: /api/activity lists requests");
         }
         if file.send_loading_state.value {
-            let path = &file.send_loading_state.path;
-            self.warn(path, "has no effect yet: waiting clients are not told how far the load is".to_owned());
+            let at = &file.send_loading_state;
+            self.warn(at, "has no effect yet: waiting clients are not told how far the load is");
         }
         let shed = &file.routing.admission.shed_when_saturated;
         if shed.value && file.routing.scheduler.value != Scheduler::Flow {
-            self.warn(&shed.path, "has no effect without routing.scheduler.use: flow".to_owned());
+            self.warn(shed, "has no effect without routing.scheduler.use: flow");
         }
         if let Some((name, _)) = file.selectors.first() {
-            self.warn(&name.path, "has no effect yet: requests for selectors get 404; name a model".to_owned());
+            self.warn(name, "has no effect yet: requests for selectors get 404; name a model");
         }
         if let Some((name, _)) = file.profiles.first() {
-            self.warn(&name.path, "has no effect yet: names are never replaced; use aliases".to_owned());
+            self.warn(name, "has no effect yet: names are never replaced; use aliases");
         }
     }
 
     pub(super) fn model_without_effect(&mut self, model: &ModelFile) {
         if let Some(at) = model.send_loading_state.as_ref().filter(|at| at.value) {
-            self.warn(&at.path, "has no effect yet: waiting clients are not told how far the load is".to_owned());
+            self.warn(at, "has no effect yet: waiting clients are not told how far the load is");
         }
         if model.ignore_websockets.value {
-            let path = &model.ignore_websockets.path;
-            self.warn(path, "has no effect yet: websockets load the model and keep it loaded".to_owned());
+            let at = &model.ignore_websockets;
+            self.warn(at, "has no effect yet: websockets load the model and keep it loaded");
         }
         if let Some(at) = model.timeouts.keepalive.as_ref().filter(|at| at.value != Duration::from_secs(30)) {
-            self.warn(&at.path, "has no effect: the system decides when to probe a connection".to_owned());
+            self.warn(at, "has no effect: the system decides when to probe a connection");
         }
     }
 }

@@ -11,7 +11,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{
     file::File,
-    problem::{Path, Place, Sink},
+    problem::{Place, Sink, Warning},
+    reader::At,
     settings::{Limits, Model, Ports, Settings, Store},
     tree::Node,
 };
@@ -34,6 +35,7 @@ pub(super) fn check(source: &Source<'_>, file: &File, sink: &Sink) -> Settings {
     check.profiles(&names);
     check.without_effect();
     let (callers, headers) = check.callers();
+    check.warnings.sort_by_key(|warning| (warning.file != source.name, warning.place));
     Settings {
         listen: file.listen.as_ref().map(|listen| listen.value),
         eviction,
@@ -71,7 +73,7 @@ struct Check<'a> {
     source: &'a Source<'a>,
     file: &'a File,
     sink: &'a Sink,
-    warnings: Vec<String>,
+    warnings: Vec<Warning>,
     /// The tenants of the keys.
     tenants: Vec<String>,
 }
@@ -91,10 +93,11 @@ impl Check<'_> {
         }
     }
 
-    fn preload(&self, names: &Names) -> Vec<String> {
+    fn preload(&mut self, names: &Names) -> Vec<String> {
+        let file = self.file;
         let mut preload: Vec<String> = Vec::new();
-        for name in self.file.preload.iter().filter(|name| !name.trim().is_empty()) {
-            if let Some(id) = names.expect(name, self.sink)
+        for name in file.preload.iter().filter(|name| !name.trim().is_empty()) {
+            if let Some(id) = self.known(name, names)
                 && !preload.iter().any(|known| known == id)
             {
                 preload.push(id.to_owned());
@@ -136,27 +139,46 @@ impl Check<'_> {
         Store { path: path.map(|path| path.value.clone().into()), rows }
     }
 
-    fn selectors(&self, names: &Names) {
-        for target in self.file.selectors.iter().flat_map(|(_, selector)| &selector.targets) {
-            names.expect(target, self.sink);
+    fn selectors(&mut self, names: &Names) {
+        let file = self.file;
+        for target in file.selectors.iter().flat_map(|(_, selector)| &selector.targets) {
+            self.known(target, names);
         }
     }
 
-    fn profiles(&self, names: &Names) {
-        for (name, profile) in &self.file.profiles {
+    fn profiles(&mut self, names: &Names) {
+        let file = self.file;
+        for (name, profile) in &file.profiles {
             if profile.pins.is_empty() {
                 name.problem(self.sink, "the profile has no pins", "add at least one under `pins:`");
             }
             for target in profile.pins.iter().filter_map(|(_, target)| target.as_ref()) {
                 if !target.is_empty() && !names.is_selector(target) {
-                    names.expect(target, self.sink);
+                    self.known(target, names);
                 }
             }
         }
     }
 
-    fn warn(&mut self, path: &Path, text: String) {
-        self.warnings.push(format!("{path} {text}"));
+    /// The id of the model that a name stands for; a name of none is passed over, with a word.
+    fn known<'n>(&mut self, name: &At<String>, names: &'n Names) -> Option<&'n str> {
+        match names.lookup(name.trim()) {
+            Ok(id) => Some(id),
+            Err(unknown) => {
+                self.warn(name, format!("is ignored: {unknown}"));
+                None
+            }
+        }
+    }
+
+    fn warn<T>(&mut self, at: &At<T>, message: impl Into<String>) {
+        self.warn_of(self.source.name, at, message);
+    }
+
+    /// As [`Check::warn`], of another file.
+    fn warn_of<T>(&mut self, file: &str, at: &At<T>, message: impl Into<String>) {
+        let (file, path, message) = (file.to_owned(), at.path.to_string(), message.into());
+        self.warnings.push(Warning { file, place: at.place, path, message });
     }
 }
 

@@ -33,7 +33,7 @@ impl Check<'_> {
         let detector = file.routing.flow.detector.as_ref().map(|detector| self.detector(detector));
         let mut models = Vec::new();
         for (id, model) in &file.models {
-            models.extend(self.model(id, model, detector));
+            models.extend(self.model(id, model, detector, names));
         }
         for (id, peer) in &file.peers {
             models.extend(self.peer(id, peer, names));
@@ -41,13 +41,20 @@ impl Check<'_> {
         models
     }
 
-    fn model(&mut self, id: &At<String>, model: &ModelFile, detector: Option<Detector>) -> Option<Model> {
+    fn model(
+        &mut self,
+        id: &At<String>,
+        model: &ModelFile,
+        detector: Option<Detector>,
+        names: &Names,
+    ) -> Option<Model> {
         let servers = self.servers(id, model);
         let ttl = model.ttl.unwrap_or(self.file.global_ttl.value);
         let global = self.file.unload_timeout.value;
         let global = if global.is_zero() { UNLOAD_TIMEOUT } else { global };
         let filters = self.filters(&id.value, &model.filters);
-        let mut aliases: Vec<String> = model.aliases.iter().map(|alias| alias.value.clone()).collect();
+        let own = model.aliases.iter().filter(|alias| names.id(alias) == Some(&*id.value));
+        let mut aliases: Vec<String> = own.map(|alias| alias.value.clone()).collect();
         for name in filters.set_params_by_id.keys() {
             if *name != id.value && !aliases.contains(name) {
                 aliases.push(name.clone());
@@ -107,6 +114,12 @@ impl Check<'_> {
             }
         }
         let port = self.source.ports.get(&(id.value.clone(), 0)).copied();
+        if let (Some(port), Some(cmd)) = (port, &model.cmd)
+            && !cmd.contains(&port.to_string())
+        {
+            let cure = "use ${PORT} in cmd, or add `proxy:` with the server's URL";
+            self.warn(cmd, format!("does not say where the server listens, which should be at port {port}; {cure}"));
+        }
         let first = match (self.launch(id, model), self.upstream(id, model, port)) {
             (launch, Some(upstream)) => Server { launch, upstream },
             (_, None) => return Vec::new(),
@@ -186,7 +199,7 @@ impl Check<'_> {
     fn launch(&mut self, id: &At<String>, model: &ModelFile) -> Option<Launch> {
         for (at, variable) in model.env.iter().enumerate() {
             if model.env[..at].iter().any(|earlier| earlier.0 == variable.0) {
-                self.warn(&variable.path, format!("sets {} again: only this one counts", variable.0));
+                self.warn(variable, format!("sets {} again: only this one counts", variable.0));
             }
         }
         let stop = model.cmd_stop.as_ref().filter(|stop| !stop.trim().is_empty());
@@ -265,7 +278,7 @@ impl Check<'_> {
         if let Some(strip) = strip
             && strip_params.iter().any(|name| name == "model")
         {
-            self.warn(&strip.path, format!("`model` is never removed from requests for {id}"));
+            self.warn(strip, format!("`model` is never removed from requests for {id}"));
         }
         strip_params.retain(|name| name != "model");
         let set_params = self.params(file.set_params.as_ref());
@@ -277,7 +290,8 @@ impl Check<'_> {
     fn params(&mut self, params: Option<&At<Map<String, Json>>>) -> BTreeMap<String, Json> {
         let Some(params) = params else { return BTreeMap::new() };
         if params.contains_key("model") {
-            self.warn(&params.path.key("model"), "is not changed by filters; useModelName does that".to_owned());
+            let at = At { value: (), place: params.place, path: params.path.key("model") };
+            self.warn(&at, "is not changed by filters; useModelName does that");
         }
         params.iter().filter(|(name, _)| *name != "model").map(|(name, value)| (name.clone(), value.clone())).collect()
     }

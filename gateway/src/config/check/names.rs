@@ -1,12 +1,24 @@
 //! Every name that a request can ask for, and whose it is.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, fmt};
 
 use super::Check;
 use crate::config::{
-    problem::{Sink, suggestion},
+    problem::suggestion,
     reader::At,
 };
+
+/// Why a name is not what it should be, and what would be right.
+pub(super) struct Unknown {
+    pub(super) message: String,
+    pub(super) cure: String,
+}
+
+impl fmt::Display for Unknown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {}", self.message, self.cure)
+    }
+}
 
 /// Every name that a request can ask for, and whose it is.
 #[derive(Default)]
@@ -35,27 +47,25 @@ impl Names {
         self.0.get(name) == Some(&Owner::Selector)
     }
 
-    /// The id of the model that a name stands for; it is a problem if there is none.
-    pub(super) fn expect(&self, name: &At<String>, sink: &Sink) -> Option<&str> {
-        let (message, cure) = match self.0.get(name.trim()) {
-            Some(Owner::Model(id)) => return Some(id),
-            Some(Owner::Selector) => (format!("`{}` is a selector", name.value), "name a model".to_owned()),
-            Some(Owner::Ambiguous) => {
-                (format!("several peers have a model `{}`", name.value), format!("write PEER/{}", name.value))
-            }
-            None => (format!("there is no model `{}`", name.value), self.suggest(name)),
+    /// The id of the model that a name stands for.
+    pub(super) fn lookup(&self, name: &str) -> Result<&str, Unknown> {
+        let (message, cure) = match self.0.get(name) {
+            Some(Owner::Model(id)) => return Ok(id),
+            Some(Owner::Selector) => (format!("`{name}` is a selector"), "name a model".to_owned()),
+            Some(Owner::Ambiguous) => (format!("several peers have a model `{name}`"), format!("write PEER/{name}")),
+            None => (format!("there is no model `{name}`"), self.suggest(name)),
         };
-        name.problem(sink, message, cure);
-        None
+        Err(Unknown { message, cure })
     }
 
-    /// As [`Names::expect`], where an alias will not do.
-    pub(super) fn expect_id(&self, name: &At<String>, sink: &Sink) {
-        if let Some(id) = self.expect(name, sink)
-            && id != name.value
-        {
-            let message = format!("`{}` is another name of the model `{id}`", name.value);
-            name.problem(sink, message, format!("write `{id}`"));
+    /// Whether a name is the id of a model: an alias will not do.
+    pub(super) fn is_id(&self, name: &str) -> Result<(), Unknown> {
+        match self.lookup(name)? {
+            id if id == name => Ok(()),
+            id => Err(Unknown {
+                message: format!("`{name}` is another name of the model `{id}`"),
+                cure: format!("write `{id}`"),
+            }),
         }
     }
 
@@ -70,17 +80,20 @@ impl Names {
 
 impl Check<'_> {
     /// Collects the names and reports those that two want.
-    pub(super) fn names(&self) -> Names {
+    pub(super) fn names(&mut self) -> Names {
+        let file = self.file;
         let mut names = Names::default();
-        for (id, _) in &self.file.models {
+        for (id, _) in &file.models {
             if id.trim().is_empty() {
                 id.problem(self.sink, "a model's id is empty", "give it a name");
             }
             names.0.insert(id.value.clone(), Owner::Model(id.value.clone()));
         }
-        for (id, model) in &self.file.models {
+        for (id, model) in &file.models {
             for (at, alias) in model.aliases.iter().enumerate() {
-                if model.aliases[..at].iter().any(|earlier| earlier.value == alias.value) {
+                if alias.value != id.value && names.0.get(&alias.value) == Some(&Owner::Model(alias.value.clone())) {
+                    self.warn(alias, format!("is ignored: `{}` is the id of another model", alias.value));
+                } else if model.aliases[..at].iter().any(|earlier| earlier.value == alias.value) {
                     alias.problem(self.sink, format!("the alias `{}` is here twice", alias.value), "remove one");
                 } else {
                     self.alias(&mut names, alias, id);
@@ -96,7 +109,7 @@ impl Check<'_> {
             }
         }
         let mut unqualified: HashMap<&str, Owner> = HashMap::new();
-        for (peer, settings) in &self.file.peers {
+        for (peer, settings) in &file.peers {
             for (at, model) in settings.models.iter().enumerate() {
                 if settings.models[..at].iter().any(|earlier| earlier.value == model.value) {
                     continue;
@@ -112,7 +125,7 @@ impl Check<'_> {
                 }
             }
         }
-        for (name, _) in &self.file.selectors {
+        for (name, _) in &file.selectors {
             if names.0.contains_key(&name.value) {
                 name.problem(self.sink, "a model or alias has the same name", "rename the selector");
             } else {

@@ -25,29 +25,30 @@ impl Check<'_> {
         })
     }
 
-    pub(super) fn eviction(&self, names: &Names) -> Eviction {
-        let routing = &self.file.routing;
+    pub(super) fn eviction(&mut self, names: &Names) -> Eviction {
+        let file = self.file;
+        let routing = &file.routing;
         let below = routing.router.is_some() || !routing.groups.is_empty() || routing.matrix.is_some();
-        let groups_at = self.file.groups.first().map(|(name, _)| (name.place, &name.path));
-        if let Some((place, path)) = groups_at.or(self.file.matrix.as_ref().map(|at| (at.place.place, &at.place.path)))
+        let groups_at = file.groups.first().map(|(name, _)| (name.place, &name.path));
+        if let Some((place, path)) = groups_at.or(file.matrix.as_ref().map(|at| (at.place.place, &at.place.path)))
         {
             if below {
                 let message = "groups or a matrix are here and under routing.router too";
                 self.sink.add(place, path, message, "move all of it under routing.router.settings");
             }
-            if groups_at.is_some() && self.file.matrix.is_some() {
+            if groups_at.is_some() && file.matrix.is_some() {
                 self.sink.add(place, path, "the file has both groups and a matrix", "keep one of them");
             }
         }
         let uses_matrix = routing.router.as_ref().is_some_and(|router| router.value == Router::Matrix);
-        let matrix = if uses_matrix { routing.matrix.as_ref() } else { self.file.matrix.as_ref() };
+        let matrix = if uses_matrix { routing.matrix.as_ref() } else { file.matrix.as_ref() };
         if let Some(router) = routing.router.as_ref().filter(|_| uses_matrix && matrix.is_none()) {
             router.problem(self.sink, "there is no matrix", "add routing.router.settings.matrix, or use: group");
         }
         if let Some(matrix) = matrix {
             return Eviction::Matrix(self.matrix(matrix, names));
         }
-        let groups = if below { &routing.groups } else { &self.file.groups };
+        let groups = if below { &routing.groups } else { &file.groups };
         Eviction::Groups(self.groups(groups, names))
     }
 
@@ -55,7 +56,9 @@ impl Check<'_> {
         let mut vars = BTreeMap::new();
         for (name, model) in &file.vars {
             if let Some(model) = model {
-                names.expect_id(model, self.sink);
+                if let Err(unknown) = names.is_id(model) {
+                    model.problem(self.sink, unknown.message, unknown.cure);
+                }
                 vars.insert(name.value.as_str(), model.value.as_str());
             }
         }
@@ -98,11 +101,14 @@ impl Check<'_> {
         Matrix { sets, evict_costs }
     }
 
-    fn groups(&self, groups: &[(At<String>, GroupFile)], names: &Names) -> Vec<Group> {
+    /// Members that are no models do nothing, as in llama-swap.
+    fn groups(&mut self, groups: &[(At<String>, GroupFile)], names: &Names) -> Vec<Group> {
         let mut seen: HashMap<&str, &str> = HashMap::new();
         for (name, group) in groups {
             for member in &group.members {
-                names.expect_id(member, self.sink);
+                if let Err(unknown) = names.is_id(member) {
+                    self.warn(member, format!("is ignored: {unknown}"));
+                }
                 match seen.insert(&member.value, &name.value) {
                     Some(first) if first == name.value => {
                         let message = format!("`{}` is in this group twice", member.value);
@@ -121,16 +127,17 @@ impl Check<'_> {
             swap: group.swap,
             exclusive: group.exclusive,
             persistent: group.persistent,
-            members: group.members.iter().map(|member| member.value.clone()).collect(),
+            members: group.members.iter().filter(|id| names.is_id(id).is_ok()).map(|id| id.value.clone()).collect(),
         };
         groups.iter().map(group).collect()
     }
 
-    pub(super) fn scheduler(&self, names: &Names) -> SchedulerKind {
-        let routing = &self.file.routing;
+    pub(super) fn scheduler(&mut self, names: &Names) -> SchedulerKind {
+        let file = self.file;
+        let routing = &file.routing;
         let mut priority = BTreeMap::new();
         for (name, points) in &routing.fifo_priority {
-            let Some(id) = names.expect(name, self.sink) else { continue };
+            let Some(id) = self.known(name, names) else { continue };
             let points = points.as_ref().map_or(0, |points| points.value);
             if priority.insert(id.to_owned(), points).is_some() {
                 name.problem(self.sink, format!("the model `{id}` is here twice"), "give it one priority");

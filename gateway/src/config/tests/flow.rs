@@ -152,11 +152,10 @@ fn every_replica_of_a_command_has_its_own_port() {
 #[test]
 fn shedding_needs_flow_control_and_says_so() {
     let with = |scheduler| {
-        read(&format!(
+        warned(&read(&format!(
             "models: {{m: {{cmd: \"x ${{PORT}}\"}}}}\nrouting: {{scheduler: {{use: {scheduler}}}, admission: \
              {{shedWhenSaturated: true}}}}"
-        ))
-        .warnings
+        )))
     };
     assert!(with("flow").is_empty());
     assert_eq!(with("fifo"), ["routing.admission.shedWhenSaturated has no effect without routing.scheduler.use: flow"]);
