@@ -273,6 +273,43 @@ async fn endpoints_come_and_go_with_the_configuration_and_nothing_that_runs_noti
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn endpoints_that_stay_are_never_over_their_limits_whichever_others_go() {
+    let first = free_ports();
+    let slow = ["--slots", "8", "--token-time", "100ms", "--tokens", "20"];
+    let servers: Vec<_> = (0..3).map(|index| Server::start_with(first + index, &slow)).collect();
+    let [a, b, c] = [first, first + 1, first + 2];
+    let limited = |ports: &[u16]| {
+        let endpoints: Vec<_> = ports.iter().map(|port| format!("http://127.0.0.1:{port}")).collect();
+        format!("models:\n  m:\n    endpoints: [{}]\n    concurrencyLimit: 2\n", endpoints.join(", "))
+    };
+    let gateway = Arc::new(Gateway::start(&limited(&[a, b, c])));
+    let mut streams = JoinSet::new();
+    let mut ask_for = |numbers: std::ops::Range<usize>| {
+        for number in numbers {
+            let gateway = Arc::clone(&gateway);
+            streams.spawn(async move { ask(&gateway, 2 * number).await });
+        }
+    };
+    ask_for(0..6);
+    gateway.wait_until_running(6.0).await;
+
+    std::fs::write(&gateway.config, limited(&[b, c])).expect("it is written");
+    gateway.signal(nix::sys::signal::Signal::SIGHUP);
+    eventually("it is read", async || gateway.log().contains("configuration reloaded").then_some(())).await;
+    ask_for(6..12);
+    while let Some(end) = streams.join_next().await {
+        assert!(matches!(end.expect("no panic"), End::Served(_)));
+    }
+    for server in &servers {
+        assert_eq!(server.metric("demo_requests_running_max").await, 2.0, "no more than it may have, and no fewer");
+    }
+    let running = gateway.get_json("/running").await;
+    let mut numbers: Vec<_> = running["running"].as_array().expect("a list").iter().map(|one| &one["replica"]).collect();
+    numbers.sort_by_key(|number| number.as_u64());
+    assert_eq!(numbers, [1, 2], "they keep their numbers");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_replica_of_a_command_is_a_process_and_a_crash_of_one_is_made_good_by_another() {
     let model = crate::support::demo_model("m", "--token-time 50ms --tokens 20");
     let gateway = Arc::new(Gateway::start(&format!(

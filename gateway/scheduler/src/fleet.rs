@@ -166,7 +166,7 @@ impl Model {
     pub(crate) fn is_current(&self, index: usize) -> bool {
         let replica = &self.replicas[index];
         self.settings.as_ref().is_some_and(|settings| {
-            index < settings.replicas.max(1) as usize
+            settings.has_replica(index as u32)
                 && replica.revision == settings.revision
                 && replica.managed == settings.managed
         })
@@ -255,8 +255,7 @@ impl Model {
 
     /// Whether a replica could be loaded now, room aside.
     pub(crate) fn can_be_loaded(&self, index: usize, now: Timestamp) -> bool {
-        let count = self.settings.as_ref().map_or(0, |settings| settings.replicas.max(1) as usize);
-        index < count
+        self.settings.as_ref().is_some_and(|settings| settings.has_replica(index as u32))
             && match self.replicas[index].state {
                 ReplicaState::Stopped => true,
                 ReplicaState::Failed { until } => until <= now,
@@ -352,7 +351,7 @@ impl Fleet {
                 self.models.len() - 1
             });
             let model = &mut self.models[ix];
-            let count = model.replicas.len().max(model_settings.replicas.max(1) as usize);
+            let count = model.replicas.len().max(model_settings.end() as usize);
             model.replicas.resize(count, Replica::NEW);
             model.spots.resize(count, Spot::ABSENT);
             model.settings = Some(model_settings.clone());

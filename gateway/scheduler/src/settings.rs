@@ -1,6 +1,9 @@
 //! Everything that steers the scheduler. The shell builds it from the configuration file.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use crate::{ModelId, Priority, TenantId};
 
@@ -303,13 +306,16 @@ impl Default for BackoffSettings {
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ModelSettings {
-    /// How many replicas it has; at least 1. Requests go to the least loaded of those that are ready; those of one session
+    /// How many replicas it has; at least 1. They are numbered from 0, but for the numbers in `gaps`. Requests go to the least loaded of those that are ready; those of one session
     /// to the same, as long as that one has no more than 5/4 of the mean.
     ///
     /// Of a managed model one is loaded for the first request; each other when all that are ready are full and it fits
     /// without sending anyone away. Several replicas of a remote model are a pool: each is checked from the start, asked
     /// for or not, and again after the pause when it has failed.
     pub replicas: u32,
+    /// The numbers below the greatest that no replica has: of those that have gone, while others stay and keep theirs.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "BTreeSet::is_empty"))]
+    pub gaps: BTreeSet<u32>,
     /// Requests that one replica runs at once; at least 1. Bounds what runs, not what waits.
     pub concurrency: u32,
     /// Unload after this long without a request, counted from the end of the last one, or of the load. It does not run
@@ -362,10 +368,24 @@ pub enum DetectorSettings {
     },
 }
 
+impl ModelSettings {
+    /// The numbers of its replicas end below this one.
+    pub(crate) fn end(&self) -> u64 {
+        u64::from(self.replicas.max(1)) + self.gaps.len() as u64
+    }
+
+    /// Whether it has a replica of this number.
+    #[must_use]
+    pub fn has_replica(&self, index: u32) -> bool {
+        u64::from(index) < self.end() && !self.gaps.contains(&index)
+    }
+}
+
 impl Default for ModelSettings {
     fn default() -> Self {
         Self {
             replicas: 1,
+            gaps: BTreeSet::new(),
             concurrency: 10,
             ttl: None,
             revision: 0,

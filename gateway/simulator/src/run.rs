@@ -1,6 +1,6 @@
 //! One scenario under one scheduler.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use switchyard_scheduler::{ModelId, ModelSettings, PolicySettings, Scheduler, Settings};
 
@@ -39,6 +39,7 @@ pub(crate) fn settings(scenario: &Scenario, comparison: &Comparison, policy: Pol
         .map(|(number, model)| {
             let settings = ModelSettings {
                 replicas: model.replicas,
+                gaps: BTreeSet::new(),
                 // A second bound below the detector's would only hide it.
                 concurrency: model.concurrency.unwrap_or(if detector.is_some() {
                     u32::MAX

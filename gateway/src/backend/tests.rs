@@ -58,6 +58,7 @@ fn remote_model(id: &str) -> Model {
         capabilities: Capabilities::default(),
         launch: None,
         upstream: Upstream { tls: false, host: own_address().to_string(), port: 8001, prefix: String::new() },
+        number: 0,
         others: Vec::new(),
         check_endpoint: Some("/health".to_owned()),
         health_check_timeout: LONG,

@@ -1,7 +1,7 @@
 //! The checked settings: what the rest of the gateway works with. Everything that could be computed once has been.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     net::SocketAddr,
     path::PathBuf,
     sync::Arc,
@@ -104,30 +104,31 @@ impl Settings {
         self.index.get(name).and_then(|at| self.models.get(*at))
     }
 
-    /// Endpoints that are in use keep their numbers, so that a reload disturbs none but those that come or go.
+    /// Endpoints that stay keep their numbers, whatever others come or go, so that what runs on them still counts; one
+    /// that comes gets the least number that is free.
     pub(super) fn keep_places(&mut self, running: &Self) {
         for model in &mut self.models {
-            let Some(before) = running.find(&model.id).filter(|before| before.launch.is_none()) else { continue };
-            if model.launch.is_some() || model.others.is_empty() {
-                continue;
-            }
-            let model = Arc::make_mut(model);
-            let before: Vec<_> = before.upstreams().collect();
-            let count = 1 + model.others.len();
-            let mut places: Vec<Option<Upstream>> = vec![None; count];
-            let mut rest = Vec::new();
-            for upstream in model.upstreams() {
-                match before.iter().position(|known| *known == upstream).filter(|at| *at < count) {
-                    Some(at) => places[at] = Some(upstream.clone()),
-                    None => rest.push(upstream.clone()),
+            let before = running.find(&model.id).filter(|before| before.id == model.id && before.launch.is_none());
+            let Some(before) = before.filter(|_| model.launch.is_none()) else { continue };
+            let known: HashMap<_, _> = before.endpoints().map(|(number, upstream)| (upstream, number)).collect();
+            let (stay, come): (Vec<_>, Vec<_>) =
+                model.endpoints().map(|(_, upstream)| upstream).partition(|upstream| known.contains_key(upstream));
+            let mut places: BTreeMap<u32, &Upstream> =
+                stay.into_iter().map(|upstream| (known[upstream], upstream)).collect();
+            let mut next = 0;
+            for upstream in come {
+                while places.contains_key(&next) {
+                    next += 1;
                 }
+                places.insert(next, upstream);
             }
-            let mut rest = rest.into_iter();
-            let mut placed = places.into_iter().filter_map(|place| place.or_else(|| rest.next()));
-            if let Some(first) = placed.next() {
-                model.upstream = first;
-            }
-            model.others = placed.map(|upstream| Server { launch: None, upstream }).collect();
+            let mut servers: Vec<_> = places
+                .into_iter()
+                .map(|(number, upstream)| Server { number, launch: None, upstream: upstream.clone() })
+                .collect();
+            let first = servers.remove(0);
+            let model = Arc::make_mut(model);
+            (model.number, model.upstream, model.others) = (first.number, first.upstream, servers);
         }
     }
 
@@ -190,6 +191,7 @@ impl Settings {
         let model = |model: &Arc<Model>| {
             let settings = ModelSettings {
                 replicas: u32::try_from(1 + model.others.len()).unwrap_or(u32::MAX),
+                gaps: model.gaps(),
                 concurrency: model.concurrency,
                 ttl: model.ttl,
                 revision: model.revision,
@@ -231,7 +233,9 @@ pub struct Model {
     pub launch: Option<Launch>,
     /// Where requests go.
     pub upstream: Upstream,
-    /// The replicas after the first, to which `launch` and `upstream` belong.
+    /// Of the replica to which `launch` and `upstream` belong; the least of all.
+    pub number: u32,
+    /// The other replicas, by their numbers.
     pub others: Vec<Server>,
     /// Path of the health check; `None` when switched off with `none`.
     pub check_endpoint: Option<String>,
@@ -262,9 +266,23 @@ pub struct Model {
 }
 
 impl Model {
-    /// Where each of its replicas answers, in their order.
-    pub fn upstreams(&self) -> impl Iterator<Item = &Upstream> {
-        std::iter::once(&self.upstream).chain(self.others.iter().map(|other| &other.upstream))
+    /// Where each of its replicas answers, with the replica's number.
+    pub fn endpoints(&self) -> impl Iterator<Item = (u32, &Upstream)> {
+        let others = self.others.iter().map(|other| (other.number, &other.upstream));
+        std::iter::once((self.number, &self.upstream)).chain(others)
+    }
+
+    /// Whether it has a replica of this number.
+    #[must_use]
+    pub fn has_replica(&self, number: u32) -> bool {
+        self.endpoints().any(|(known, _)| known == number)
+    }
+
+    /// The numbers below the greatest that no replica has.
+    fn gaps(&self) -> BTreeSet<u32> {
+        let numbers: BTreeSet<u32> = self.endpoints().map(|(number, _)| number).collect();
+        let end = numbers.last().copied().unwrap_or_default();
+        (0..end).filter(|number| !numbers.contains(number)).collect()
     }
 
     /// Whether it is served elsewhere, by several servers: each can take over for another.
@@ -275,13 +293,12 @@ impl Model {
 
     /// The model as one of its replicas serves it.
     #[must_use]
-    pub fn replica(self: &Arc<Self>, index: u32) -> Arc<Self> {
-        let other = usize::try_from(index).ok().and_then(|index| self.others.get(index.checked_sub(1)?));
-        other.map_or_else(
+    pub fn replica(self: &Arc<Self>, number: u32) -> Arc<Self> {
+        self.others.iter().find(|other| other.number == number).map_or_else(
             || Arc::clone(self),
-            |Server { launch, upstream }| {
-                let (launch, upstream) = (launch.clone(), upstream.clone());
-                Arc::new(Self { launch, upstream, ..(**self).clone() })
+            |Server { number, launch, upstream }| {
+                let (number, launch, upstream) = (*number, launch.clone(), upstream.clone());
+                Arc::new(Self { number, launch, upstream, ..(**self).clone() })
             },
         )
     }
@@ -302,6 +319,8 @@ pub type Looks = Arc<BTreeMap<String, Look>>;
 /// One server of a model.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Server {
+    /// Its number among the model's replicas.
+    pub number: u32,
     /// How to start and stop it; `None` for a remote one.
     pub launch: Option<Launch>,
     /// Where requests go.

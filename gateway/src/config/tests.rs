@@ -68,7 +68,25 @@ fn a_llama_swap_file_that_names_what_is_not_there_starts_and_says_so() {
     assert_eq!(members, ["small", "big", ""]);
 
     let warnings: Vec<_> = settings.warnings.iter().map(ToString::to_string).collect();
-    insta::assert_snapshot!(warnings.join("\n"), @"");
+    insta::assert_snapshot!(warnings.join("\n"), @r"
+    test.yaml:3:16: logTimeFormat has no effect: times are RFC 3339
+    test.yaml:8:18: models.small.aliases[1] is ignored: `big` is the id of another model
+    test.yaml:13:10: models.wrapped.cmd does not say where the server listens, so it is looked for at port 5802; use ${PORT} in cmd, or add `proxy:` with the server's URL
+    test.yaml:15:3: selectors.any has no effect yet: requests for selectors get 404; name a model
+    test.yaml:15:42: selectors.any.targets[1] is ignored: there is no model `gone`; known here: a, b, big, other-box/a, other-box/b, s, small, wrapped
+    test.yaml:17:3: profiles.coding has no effect yet: names are never replaced; use aliases
+    test.yaml:17:36: profiles.coding.pins.plan is ignored: there is no model `bigg`; did you mean `big`?
+    test.yaml:20:18: hooks.on_startup.preload[1] is ignored: `any` is a selector; name a model
+    test.yaml:20:23: hooks.on_startup.preload[2] is ignored: there is no model `gone`; known here: a, b, big, other-box/a, other-box/b, s, small, wrapped
+    test.yaml:25:32: routing.router.settings.groups.gpu.members[1] is ignored: `any` is a selector; name a model
+    test.yaml:25:37: routing.router.settings.groups.gpu.members[2] is ignored: there is no model `gone`; known here: a, b, big, other-box/a, other-box/b, s, small, wrapped
+    test.yaml:26:44: routing.router.settings.groups.side.members[1] is ignored: `s` is another name of the model `small`; write `small`
+    test.yaml:26:47: routing.router.settings.groups.side.members[2] is ignored: there is no model `smal`; did you mean `small`?
+    test.yaml:27:43: routing.router.settings.groups.old.members[0] is ignored: there is no model `gone-a`; known here: a, b, big, other-box/a, other-box/b, s, small, wrapped
+    test.yaml:27:51: routing.router.settings.groups.old.members[1] is ignored: there is no model `gone-b`; known here: a, b, big, other-box/a, other-box/b, s, small, wrapped
+    test.yaml:34:26: routing.scheduler.settings.fifo.priority.gone is ignored: there is no model `gone`; known here: a, b, big, other-box/a, other-box/b, s, small, wrapped
+    test.yaml:34:35: routing.scheduler.settings.fifo.priority.any is ignored: `any` is a selector; name a model
+    ");
 }
 
 #[test]
@@ -548,7 +566,7 @@ tiers: {{top: {{offset: 60}}}}\nkeys: []\nanonymous: {{tier: top}}"
         assert_eq!(identity(&settings, "k"), Some((1, "t".to_owned(), "pro".to_owned())));
         assert_eq!((settings.headers.priority.as_str(), settings.headers.tenant.as_str()), ("x-urgency", "x-tenant"));
         let warning = settings.warnings[0].to_string();
-        let wanted = "tiers.json:2:61: swapAffinityBonus is 5 here, but the scheduler's 10 counts";
+        let wanted = "tiers.json:2:69: swapAffinityBonus is 5 here, but the scheduler's 10 counts";
         assert!(warning.ends_with(wanted), "{warning}");
 
         fs::write(&tiers, "keys:\n  - {key: sk-very-secret, tenant: t, tier: nope}\nheaders: {priority: x-p}").unwrap();

@@ -34,9 +34,8 @@ impl Core {
         let mut moved = Vec::new();
         for (&replica, live) in &mut self.live {
             let Some(model) = self.models.get(&replica.model) else { continue };
-            let is_configured = usize::try_from(replica.index).is_ok_and(|index| index <= model.others.len());
             // Others are stopped, and started anew.
-            if !is_configured || model.revision != live.model.revision {
+            if !model.has_replica(replica.index) || model.revision != live.model.revision {
                 continue;
             }
             let now = model.replica(replica.index);

@@ -16,6 +16,7 @@ pub(crate) fn model(id: &str) -> Model {
         capabilities: Capabilities::default(),
         launch: None,
         upstream: Upstream { tls: false, host: "127.0.0.1".to_owned(), port: 9000, prefix: String::new() },
+        number: 0,
         others: Vec::new(),
         check_endpoint: None,
         health_check_timeout: Duration::from_secs(15),

@@ -140,8 +140,10 @@ impl Scheduler {
         for ix in 0..self.fleet.len() {
             // A swap towards a replica that is no longer wanted; those that load are stopped by `refresh`.
             let model = self.fleet.get_mut(ix);
-            let count = model.settings.as_ref().map_or(0, |settings| settings.replicas.max(1));
-            model.swap.take_if(|swap| swap.phase == Phase::Evicting && swap.replica >= count);
+            let settings = model.settings.as_ref();
+            model.swap.take_if(|swap| {
+                swap.phase == Phase::Evicting && !settings.is_some_and(|settings| settings.has_replica(swap.replica))
+            });
         }
         self.refresh_all();
         self.advance_swaps();

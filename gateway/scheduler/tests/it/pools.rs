@@ -184,6 +184,35 @@ fn remote_servers_are_checked_whether_asked_for_or_not() {
     yard.arrive(3, 'r', 0, "load r for 3");
 }
 
+#[test]
+fn servers_that_stay_are_never_over_their_limits_whichever_others_go() {
+    let policy = || PolicySettings::Flow(FlowSettings::default());
+    let limited = |p: &mut ModelSettings, replicas, gaps: &[u32]| {
+        (p.managed, p.replicas, p.concurrency) = (false, replicas, 2);
+        p.gaps = gaps.iter().copied().collect();
+    };
+    let of = |replicas, gaps: &[u32]| settings(policy(), "p").model('p', |p| limited(p, replicas, gaps));
+    let mut yard = pool(3, |p| p.concurrency = 2);
+    for (id, place) in (1..).zip(["p", "p.1", "p.2", "p", "p.1", "p.2"]) {
+        yard.arrive(id, 'p', 0, &format!("run {id} on {place}"));
+    }
+    yard.event(Event::Reconfigure(Box::new(of(2, &[0]))), "");
+    yard.arrive(7, 'p', 0, "");
+    yard.finish(1, "");
+    yard.finish(2, "run 7 on p.1");
+    yard.arrive(8, 'p', 0, "");
+    yard.finish(4, "stop p reconfigured");
+    yard.stopped('p', "");
+    yard.finish(3, "run 8 on p.2");
+    // One alone is no pool any more, and what it runs counts all the same.
+    yard.event(Event::Reconfigure(Box::new(of(1, &[0, 1]))), "");
+    yard.arrive(9, 'p', 0, "");
+    yard.finish(7, "");
+    yard.finish(6, "run 9 on p.2");
+    yard.finish(5, "stop p.1 reconfigured");
+    yard.event(Event::Reconfigure(Box::new(of(2, &[1]))), "load p");
+}
+
 proptest! {
     #![proptest_config(config())]
 

@@ -1,6 +1,6 @@
 //! What may happen to a scheduler, at random.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use proptest::{prelude::*, sample::Index};
 use switchyard_scheduler::{
@@ -174,9 +174,12 @@ fn detector() -> impl Strategy<Value = DetectorSettings> {
 
 fn model() -> impl Strategy<Value = ModelSettings> {
     let flags = (prop::bool::weighted(0.85), prop::bool::weighted(0.85));
-    (1_u32..3, 1_u32..4, prop::option::of(1_u64..20), 0_u64..2, flags, detector(), 0.0..0.5).prop_map(
-        |(replicas, concurrency, ttl, revision, (managed, takes_slot), detector, headroom)| ModelSettings {
+    let gaps = prop_oneof![4 => Just(BTreeSet::new()), 1 => Just(BTreeSet::from([0]))];
+    let replicas = (1_u32..3, gaps);
+    (replicas, 1_u32..4, prop::option::of(1_u64..20), 0_u64..2, flags, detector(), 0.0..0.5).prop_map(
+        |((replicas, gaps), concurrency, ttl, revision, (managed, takes_slot), detector, headroom)| ModelSettings {
             replicas,
+            gaps,
             concurrency,
             ttl: ttl.map(Duration::from_secs),
             revision,

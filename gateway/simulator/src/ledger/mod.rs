@@ -307,7 +307,7 @@ impl Ledger {
         let Some(model) = self.settings.models.get(&replica.model).cloned() else {
             return Err(format!("{replica:?} is loaded, which is not configured"));
         };
-        rule(replica.index < model.replicas, || format!("{replica:?} is loaded; there are {}", model.replicas))?;
+        rule(model.has_replica(replica.index), || format!("{replica:?} is loaded, which there is not"))?;
         if let Some(server) = self.servers.get(&replica) {
             rule(server.process == Process::None, || format!("{replica:?} is loaded while {:?}", server.process))?;
             rule(server.generation < generation, || format!("{replica:?} is loaded as {generation:?} again"))?;

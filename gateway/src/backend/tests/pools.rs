@@ -14,7 +14,7 @@ use crate::{
 /// A model with another server that nobody asks.
 fn pool(id: &str) -> Model {
     let model = remote_model(id);
-    let other = Endpoint { launch: None, upstream: model.upstream.clone() };
+    let other = Endpoint { number: 1, launch: None, upstream: model.upstream.clone() };
     Model { others: vec![other], ..model }
 }
 

@@ -65,7 +65,7 @@ impl Check<'_> {
         let is_flow = self.file.routing.scheduler.value == Scheduler::Flow;
         let detector = own.or(detector).filter(|_| is_flow);
         let mut servers = servers.into_iter();
-        let Server { launch, upstream } = servers.next()?;
+        let Server { number, launch, upstream } = servers.next()?;
         let others: Vec<Server> = servers.collect();
         let check_endpoint = model.check_endpoint.value.clone();
         Some(Model {
@@ -83,6 +83,7 @@ impl Check<'_> {
             capabilities: model.capabilities.clone(),
             launch,
             upstream,
+            number,
             others,
             check_endpoint,
             health_check_timeout: model.health_check_timeout.as_ref().unwrap_or(&self.file.health_check_timeout).value,
@@ -118,10 +119,10 @@ impl Check<'_> {
             && !cmd.contains(&port.to_string())
         {
             let cure = "use ${PORT} in cmd, or add `proxy:` with the server's URL";
-            self.warn(cmd, format!("does not say where the server listens, which should be at port {port}; {cure}"));
+            self.warn(cmd, format!("does not say where the server listens, so it is looked for at port {port}; {cure}"));
         }
         let first = match (self.launch(id, model), self.upstream(id, model, port)) {
-            (launch, Some(upstream)) => Server { launch, upstream },
+            (launch, Some(upstream)) => Server { number: 0, launch, upstream },
             (_, None) => return Vec::new(),
         };
         let Some(replicas) = model.replicas.as_ref().filter(|replicas| replicas.value > 1) else { return vec![first] };
@@ -139,7 +140,7 @@ impl Check<'_> {
                 Check { source: self.source, file: self.file, sink: &sink, warnings: Vec::new(), tenants: Vec::new() };
             let port = self.source.ports.get(&(id.value.clone(), index)).copied();
             if let Some(upstream) = quiet.upstream(id, &file, port) {
-                servers.push(Server { launch: quiet.launch_of(&file), upstream });
+                servers.push(Server { number: index, launch: quiet.launch_of(&file), upstream });
             }
         }
         let mut seen = HashMap::new();
@@ -171,7 +172,7 @@ impl Check<'_> {
         if let Some(replicas) = &model.replicas {
             replicas.problem(self.sink, "each endpoint is a replica", "leave replicas out");
         }
-        endpoints.iter().map(|at| Server { launch: None, upstream: at.value.clone() }).collect()
+        (0..).zip(endpoints).map(|(number, at)| Server { number, launch: None, upstream: at.value.clone() }).collect()
     }
 
     fn upstream(&self, id: &At<String>, model: &ModelFile, port: Option<u16>) -> Option<Upstream> {
@@ -250,6 +251,7 @@ impl Check<'_> {
                 capabilities: Capabilities::default(),
                 launch: None,
                 upstream: upstream.clone(),
+                number: 0,
                 others: Vec::new(),
                 check_endpoint: None,
                 health_check_timeout: self.file.health_check_timeout.value,

@@ -119,12 +119,18 @@ fn endpoints_that_stay_keep_their_numbers_over_a_reload() {
         let settings = try_read(&text(hosts), Some(&before)).unwrap();
         let pool = settings.find("pool").unwrap();
         assert_eq!(pool.revision, before.find("pool").unwrap().revision);
-        pool.upstreams().map(|upstream| upstream.host.clone()).collect::<Vec<_>>()
+        let numbers = settings.scheduler_settings(|_| ModelId(1), |_| TenantId(1)).models.remove(&ModelId(1)).unwrap();
+        let places: Vec<_> = pool.endpoints().map(|(number, upstream)| format!("{number}{}", upstream.host)).collect();
+        assert!(pool.endpoints().all(|(number, upstream)| pool.replica(number).upstream == *upstream));
+        assert_eq!(pool.endpoints().count(), numbers.replicas as usize);
+        assert!((0..9).all(|number| numbers.has_replica(number) == pool.has_replica(number)));
+        places
     };
-    assert_eq!(after(&["e", "d", "c", "b", "a"]), ["a", "b", "c", "d", "e"]);
-    assert_eq!(after(&["c", "e", "a"]), ["a", "e", "c"]);
-    assert_eq!(after(&["d", "c"]), ["d", "c"], "where there is no such number any more, one that is free");
-    assert_eq!(after(&["b"]), ["b"]);
+    assert_eq!(after(&["e", "d", "c", "b", "a"]), ["0a", "1b", "2c", "3d", "4e"]);
+    assert_eq!(after(&["c", "e", "a"]), ["0a", "1e", "2c"], "the least that is free");
+    assert_eq!(after(&["d", "c"]), ["2c", "3d"], "whichever others go");
+    assert_eq!(after(&["b"]), ["1b"], "be it the only one");
+    assert_eq!(after(&["e", "f", "d"]), ["0e", "1f", "3d"]);
 }
 
 #[test]
