@@ -8,7 +8,7 @@ use super::{
     callers::{self, CallersFile, TiersFile},
     check::report,
     env, file, load, macros,
-    problem::{Problems, Sink},
+    problem::{Problems, Sink, read_text},
     reader::Section,
     tree::{self, Node},
 };
@@ -19,7 +19,7 @@ use super::{
 /// Everything that is wrong with the file.
 pub fn load_keys(path: &Path) -> Result<PolicySettings, Problems> {
     let name = path.display().to_string();
-    let text = std::fs::read_to_string(path).map_err(|error| Problems::unreadable(&name, &error))?;
+    let text = read_text(path).map_err(|why| Problems::unreadable(&name, why))?;
     let sink = Sink::new(&text);
     let settings = match tree::parse(&text, &env, &sink) {
         Some(root) if root.get("models").or(root.get("peers")).is_some() => return of_configuration(path, root),

@@ -11,6 +11,8 @@ use super::{
 };
 
 pub(super) struct FlowFile {
+    /// Where they are, if there are some.
+    pub(super) place: Option<At<()>>,
     /// What all bands are like that do not say otherwise.
     pub(super) policies: PoliciesFile,
     pub(super) detector: Option<DetectorFile>,
@@ -21,6 +23,7 @@ pub(super) struct FlowFile {
     pub(super) aging_divisor: u32,
     pub(super) swap_affinity: bool,
     pub(super) weights: Vec<Named<u32>>,
+    pub(super) weights_at: Option<At<()>>,
     pub(super) prompt_weight: u32,
     pub(super) completion_weight: u32,
     pub(super) idle_timeout: Duration,
@@ -34,6 +37,7 @@ pub(super) struct PoliciesFile {
 }
 
 pub(super) struct BandFile {
+    pub(super) name: Option<At<String>>,
     pub(super) priority: Option<At<Priority>>,
     pub(super) policies: PoliciesFile,
     pub(super) max_requests: Option<u64>,
@@ -114,6 +118,7 @@ pub(super) fn read(s: &mut Section<'_>) -> FlowFile {
         (prompt, s.or("completion", "A token out.", int(0..=1_000_000), 2).value)
     });
     FlowFile {
+        place: (!s.is_empty()).then(|| here(s)),
         policies: PoliciesFile { ceiling: None, ..policies(s) },
         detector: detector(s, "How full a model's replicas are; its concurrencyLimit tells without it."),
         ceilings: s.opt_section("ceilings", "How much capacity is kept from the less urgent bands.", ceilings),
@@ -128,6 +133,7 @@ pub(super) fn read(s: &mut Section<'_>) -> FlowFile {
         swap_affinity: s
             .or("swapAffinity", "Of tenants equally due, one goes first whose model is loaded.", Flag, true)
             .value,
+        weights_at: s.place_of("weights"),
         weights: s.map("weights", "Shares of tenants (weighted); 1 without it.", int(1..=1_000_000)),
         prompt_weight,
         completion_weight,
@@ -150,8 +156,8 @@ fn ceiling(s: &mut Section<'_>) -> Option<f64> {
 }
 
 fn band(s: &mut Section<'_>) -> BandFile {
-    s.opt("name", "For people.", Text);
     BandFile {
+        name: s.opt("name", "For people.", Text),
         priority: s.required("priority", "Which.", Urgency),
         policies: PoliciesFile { ceiling: ceiling(s), ..policies(s) },
         max_requests: s.opt("maxRequests", "Waiting requests.", int(0..=u64::MAX)).map(|at| at.value),

@@ -219,17 +219,22 @@ fn assign_ports(start: u16, mut replicas: Vec<(String, u32)>, keep: &Ports, root
         .collect();
     let taken: HashSet<u16> = ports.values().copied().collect();
     let mut free = (start..=u16::MAX).filter(|port| !taken.contains(port));
+    let mut without: Vec<String> = Vec::new();
     for replica in replicas {
         if ports.contains_key(&replica) {
             continue;
         }
         let port = free.next().unwrap_or_else(|| {
-            let place = root.get("startPort").map_or_else(Place::default, |node| node.place);
-            let message = format!("no port is left for the model `{}`", replica.0);
-            sink.add(place, "startPort", message, "start at a lower number");
+            without.push(format!("`{}`", replica.0));
             start
         });
         ports.insert(replica, port);
+    }
+    without.dedup();
+    if !without.is_empty() {
+        let place = root.get("startPort").map_or_else(Place::default, |node| node.place);
+        let message = format!("no port is left for {}", without.join(", "));
+        sink.add(place, "startPort", message, "start at a lower number");
     }
     ports
 }

@@ -33,7 +33,7 @@ pub use settings::{
     Matrix, Model, SchedulerKind, Server, Settings, Store, Timeouts, Upstream,
 };
 
-use problem::Sink;
+use problem::{Sink, read_text};
 use reader::Section;
 
 /// The configuration of the demo, which runs without a file.
@@ -57,9 +57,9 @@ pub fn reload(path: &Path, running: &Settings) -> Result<Settings, Problems> {
 
 fn load_with(path: &Path, running: Option<&Settings>) -> Result<Settings, Problems> {
     let name = path.display().to_string();
-    match std::fs::read_to_string(path) {
+    match read_text(path) {
         Ok(text) => parse_with(&name, &text, &env, running),
-        Err(error) => Err(Problems::unreadable(&name, &error)),
+        Err(why) => Err(Problems::unreadable(&name, why)),
     }
 }
 

@@ -1,6 +1,6 @@
 //! What is wrong with a configuration file, said so that it can be mended: where, which key, what, and what instead.
 
-use std::{cell::RefCell, fmt, fmt::Write as _};
+use std::{cell::RefCell, fmt, fmt::Write as _, io, path::Path as FilePath};
 
 /// Problems beyond this many are only counted: whoever has so many needs to see the first ones.
 const SHOWN: usize = 100;
@@ -70,9 +70,16 @@ impl Problems {
         Self { file: file.to_owned(), lines: sink.lines, list, unseen, others }
     }
 
-    pub(super) fn unreadable(file: &str, error: &std::io::Error) -> Self {
-        let sink = Sink::default();
-        sink.add(Place::default(), "", format!("cannot be read: {error}"), "name a file that exists and is readable");
+    pub(super) fn unreadable(file: &str, why: Unreadable) -> Self {
+        let sink = match why {
+            Unreadable::Missing(error) => {
+                let sink = Sink::default();
+                let cure = "name a file that exists and is readable";
+                sink.add(Place::default(), "", format!("cannot be read: {error}"), cure);
+                sink
+            }
+            Unreadable::NoText(sink) => sink,
+        };
         Self::new(file, sink)
     }
 
@@ -129,6 +136,29 @@ impl Problems {
         let text: String = line.chars().skip(skip).take(WIDTH).map(|c| if c.is_control() { ' ' } else { c }).collect();
         Some((text.trim_end().to_owned(), column - skip))
     }
+}
+
+/// Why there is no text.
+pub(super) enum Unreadable {
+    /// There is no file, or not for us.
+    Missing(io::Error),
+    /// What is in it is no text; the sink says where.
+    NoText(Sink),
+}
+
+/// Reads a file's text.
+pub(super) fn read_text(path: &FilePath) -> Result<String, Unreadable> {
+    let bytes = std::fs::read(path).map_err(Unreadable::Missing)?;
+    String::from_utf8(bytes).map_err(|error| {
+        let end = error.utf8_error().valid_up_to();
+        let bytes = error.into_bytes();
+        let before = String::from_utf8_lossy(&bytes[..end]);
+        let line = before.matches('\n').count() + 1;
+        let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+        let sink = Sink::new(&String::from_utf8_lossy(&bytes));
+        sink.add(Place { line, column, length: 1 }, "", "this is not UTF-8", "save the file as UTF-8");
+        Unreadable::NoText(sink)
+    })
 }
 
 impl fmt::Display for Problems {

@@ -68,6 +68,11 @@ impl<'a> Section<'a> {
         section.into_schema()
     }
 
+    /// Whether there is nothing in it.
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     /// Whether the key is there and not null.
     pub(super) fn has(&self, key: &str) -> bool {
         self.entries.iter().any(|(known, node)| known.name == key && !matches!(node.value, Value::Null))

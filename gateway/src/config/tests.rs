@@ -432,6 +432,22 @@ fn problems_come_in_the_order_of_the_file_with_their_places() {
 }
 
 #[test]
+fn what_is_not_utf_8_is_said_with_its_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("latin.yaml");
+    std::fs::write(&file, b"models:\n  caf\xe9: {proxy: 'http://h'}\n").unwrap();
+    let problems = load(&file).unwrap_err().to_string();
+    assert!(problems.contains("latin.yaml:2:6: this is not UTF-8"), "{problems}");
+    assert!(problems.contains("save the file as UTF-8"), "{problems}");
+}
+
+#[test]
+fn ports_that_run_out_are_one_problem() {
+    let text = "startPort: 65535\nmodels: {a: {cmd: x ${PORT}}, b: {cmd: x ${PORT}, replicas: 3}, c: {cmd: x ${PORT}}}";
+    assert_eq!(faults(text), ["startPort: no port is left for `b`, `c`"]);
+}
+
+#[test]
 fn of_very_many_problems_the_first_are_shown() {
     let text: String = (0..500).map(|n| format!("unknown-{n}: 1\n")).collect();
     let problems = try_read(&text, None).unwrap_err();

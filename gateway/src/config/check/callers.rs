@@ -11,7 +11,7 @@ use super::Check;
 use crate::config::{
     callers::{self, TiersFile},
     identity::{Callers, Gate, Headers, Trust},
-    problem::Sink,
+    problem::{Sink, Unreadable, read_text},
     reader::{At, Section},
     tree::{self, Node, Value},
 };
@@ -108,12 +108,18 @@ impl Check<'_> {
         }
         let path = Path::new(self.source.name).parent().unwrap_or(Path::new("")).join(&at.value);
         let name = path.display().to_string();
-        let text = match std::fs::read_to_string(&path) {
+        let text = match read_text(&path) {
             Ok(text) => text,
-            Err(error) => {
-                let cure = "name a file that exists and is readable, relative to this one";
-                at.problem(self.sink, format!("{name} cannot be read: {error}"), cure);
-                self.sink.add_file(&name, Sink::default());
+            Err(why) => {
+                let sink = match why {
+                    Unreadable::Missing(error) => {
+                        let cure = "name a file that exists and is readable, relative to this one";
+                        at.problem(self.sink, format!("{name} cannot be read: {error}"), cure);
+                        Sink::default()
+                    }
+                    Unreadable::NoText(sink) => sink,
+                };
+                self.sink.add_file(&name, sink);
                 return (None, HeaderSettings::default(), Some(path));
             }
         };

@@ -60,7 +60,13 @@ impl Check<'_> {
 
     pub(super) fn flow(&self, file: &FlowFile) -> Flow {
         let mut levels = BTreeMap::new();
-        for band in &file.bands {
+        for (at, band) in file.bands.iter().enumerate() {
+            if let Some(name) = &band.name
+                && file.bands[..at].iter().any(|earlier| earlier.name.as_ref().is_some_and(|it| it.value == name.value))
+            {
+                let message = format!("another band is called `{}` too", name.value);
+                name.problem(self.sink, message, "give each band its own name");
+            }
             let Some(priority) = &band.priority else { continue };
             if levels.insert(priority.value, level(band.policies, file.policies)).is_some() {
                 let message = format!("the priority {} is here twice", priority.value.0);

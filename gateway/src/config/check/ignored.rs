@@ -2,8 +2,15 @@
 
 use std::time::Duration;
 
+use switchyard_scheduler::FairnessSettings;
+
 use super::Check;
-use crate::config::{file::ModelFile, routing::Scheduler};
+use crate::config::{
+    file::ModelFile,
+    routing::{RoutingFile, Scheduler},
+};
+
+const WITHOUT_FLOW: &str = "has no effect without routing.scheduler.use: flow";
 
 impl Check<'_> {
     /// Names the settings that llama-swap acts upon and this gateway does not.
@@ -36,8 +43,9 @@ impl Check<'_> {
         }
         let shed = &file.routing.admission.shed_when_saturated;
         if shed.value && file.routing.scheduler.value != Scheduler::Flow {
-            self.warn(shed, "has no effect without routing.scheduler.use: flow");
+            self.warn(shed, WITHOUT_FLOW);
         }
+        self.flow_without_effect();
         if let Some((name, _)) = file.selectors.first() {
             self.warn(name, "has no effect yet: requests for selectors get 404; name a model");
         }
@@ -46,9 +54,29 @@ impl Check<'_> {
         }
     }
 
+    fn flow_without_effect(&mut self) {
+        let RoutingFile { scheduler, flow, .. } = &self.file.routing;
+        let levels = flow.bands.iter().map(|band| band.policies);
+        let mut policies = levels.chain([flow.policies, flow.default_band]);
+        if scheduler.value != Scheduler::Flow {
+            if let Some(at) = &flow.place {
+                self.warn(at, WITHOUT_FLOW);
+            }
+        } else if let Some(at) = &flow.weights_at
+            && !policies.any(|policies| policies.fairness == Some(FairnessSettings::Weighted))
+        {
+            self.warn(at, "has no effect without fairness: weighted");
+        }
+    }
+
     pub(super) fn model_without_effect(&mut self, model: &ModelFile) {
         if let Some(at) = model.send_loading_state.as_ref().filter(|at| at.value) {
             self.warn(at, "has no effect yet: waiting clients are not told how far the load is");
+        }
+        if let Some(at) = &model.detector
+            && self.file.routing.scheduler.value != Scheduler::Flow
+        {
+            self.warn(&at.place, WITHOUT_FLOW);
         }
         if model.ignore_websockets.value {
             let at = &model.ignore_websockets;

@@ -144,7 +144,9 @@ impl Check<'_> {
             }
         }
         let mut seen = HashMap::new();
-        if let Some(twice) = servers.iter().find(|server| seen.insert(&server.upstream, ()).is_some()) {
+        if self.sink.concerns(&["startPort"]) {
+            // There were not enough ports, which was said.
+        } else if let Some(twice) = servers.iter().find(|server| seen.insert(&server.upstream, ()).is_some()) {
             let message = format!("two of them would listen on port {}", twice.upstream.port);
             replicas.problem(self.sink, message, "use ${PORT} in cmd, and in proxy if there is one: each gets its own");
         }

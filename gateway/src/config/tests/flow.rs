@@ -168,6 +168,22 @@ fn shedding_needs_flow_control_and_says_so() {
 }
 
 #[test]
+fn settings_of_flow_that_nobody_looks_at_get_a_word() {
+    let settings = flow("weights: {acme: 3}\nfairness: round-robin");
+    let weights = "routing.scheduler.settings.flow.weights has no effect without fairness: weighted";
+    assert_eq!(warned(&settings), [weights]);
+    for weighted in ["fairness: weighted", "priorityBands: [{priority: 1, fairness: weighted}]"] {
+        assert!(flow(&format!("weights: {{acme: 3}}\n{weighted}")).warnings.is_empty(), "{weighted}");
+    }
+    let text = "models: {m: {cmd: \"x ${PORT}\", saturationDetector: {concurrency: {}}}}
+routing: {scheduler: {use: serial, settings: {flow: {agingDivisor: 5}}}}";
+    let without = "has no effect without routing.scheduler.use: flow";
+    let expected = ["models.m.saturationDetector", "routing.scheduler.settings.flow"];
+    assert_eq!(warned(&read(text)), expected.map(|path| format!("{path} {without}")));
+    assert!(read(&text.replace("serial", "flow")).warnings.is_empty());
+}
+
+#[test]
 fn a_ceiling_out_of_range_is_one_problem() {
     let text = "models: {m: {cmd: \"x ${PORT}\"}}\nrouting: {scheduler: {use: flow, settings: {flow: {ceilings: {fixed: 0}}}}}";
     let problems = try_read(text, None).expect_err("it would hold everything for ever").to_string();
