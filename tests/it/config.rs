@@ -55,7 +55,12 @@ fn schema_file_is_current() {
 fn shipped_files_load() {
     let reference = config::parse("switchyard.yaml", &read("config/switchyard.yaml")).unwrap_or_else(|p| panic!("{p}"));
     let paths: Vec<_> = reference.warnings.iter().map(|warning| warning.path.as_str()).collect();
-    assert_eq!(paths, ["routing.scheduler.settings.flow", "selectors.best", "profiles.frugal"], "{:?}", reference.warnings);
+    assert_eq!(
+        paths,
+        ["routing.scheduler.settings.flow", "selectors.best", "profiles.frugal"],
+        "{:?}",
+        reference.warnings
+    );
     let demo = config::Settings::demo(Path::new("/opt/switch yard"));
     assert!(demo.warnings.is_empty(), "{:?}", demo.warnings);
     for model in &demo.models {

@@ -70,6 +70,9 @@ async fn saturated_servers_shed_batch_and_hold_what_is_below_its_ceiling() {
     let shed = chat(&gateway, "shed", "batch", "d").send().await.expect("an answer");
     assert_dropped(&shed, 429, "rejected-saturated");
     assert!(shed.headers().contains_key("retry-after"));
+    let explained = gateway.activity("shed").await;
+    let summary = explained["summary"].to_string();
+    assert!(summary.contains("It waited for room: its model's servers were 100% full"), "{summary}");
     assert_eq!(gateway.waiting().await, 1.0, "half of the servers' capacity is for the more urgent");
     assert!(gateway.metric("switchyard_ceiling_hits_total{band=\"normal\",model=\"m\"}").await >= 1.0);
     let text = gateway.get_text("/metrics").await;

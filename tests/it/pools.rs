@@ -304,7 +304,8 @@ async fn endpoints_that_stay_are_never_over_their_limits_whichever_others_go() {
         assert_eq!(server.metric("demo_requests_running_max").await, 2.0, "no more than it may have, and no fewer");
     }
     let running = gateway.get_json("/running").await;
-    let mut numbers: Vec<_> = running["running"].as_array().expect("a list").iter().map(|one| &one["replica"]).collect();
+    let mut numbers: Vec<_> =
+        running["running"].as_array().expect("a list").iter().map(|one| &one["replica"]).collect();
     numbers.sort_by_key(|number| number.as_u64());
     assert_eq!(numbers, [1, 2], "they keep their numbers");
 }

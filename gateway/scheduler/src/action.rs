@@ -31,6 +31,9 @@ pub enum Action {
         /// to 60 seconds; after a failed load, when the next try is due; at shutdown, 5 seconds; for an unknown model
         /// never.
         retry_after: Option<Duration>,
+        /// What it waited for last (`flow`).
+        #[cfg_attr(feature = "serde", serde(default))]
+        flow: Option<FlowDecision>,
     },
     /// Start the replica. Everything in its way has been stopped and reaped. Answer with `LoadDone`.
     Load {

@@ -149,14 +149,16 @@ pub struct Caller {
     pub running: Option<u32>,
 }
 
-/// What a request used; zero and none where unknown.
+/// What a request used; none where unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Usage {
     /// Tokens in.
-    pub prompt_tokens: u64,
-    /// Tokens out.
-    pub completion_tokens: u64,
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub prompt_tokens: Option<u64>,
+    /// Tokens out. Where only the tokens in are known, there were none, and nothing is learnt from it.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub completion_tokens: Option<u64>,
     /// From its dispatch to its first token.
     #[cfg_attr(feature = "serde", serde(default))]
     pub first_token: Option<Duration>,

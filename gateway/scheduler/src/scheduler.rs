@@ -168,8 +168,10 @@ impl Scheduler {
         if self.requests.find(request.id).is_some() {
             return;
         }
-        let refuse =
-            |outcome, retry_after| Action::Reject { id: request.id, outcome, waited: Default::default(), retry_after };
+        let refuse = |outcome, retry_after| {
+            let (id, waited) = (request.id, Default::default());
+            Action::Reject { id, outcome, waited, retry_after, flow: None }
+        };
         if self.drain.has_begun() {
             self.actions.push_back(refuse(Outcome::Shutdown, Some(shutdown::RETRY_AFTER)));
             return;
@@ -272,6 +274,8 @@ impl Scheduler {
 
     /// Ends the wait of a request with an error.
     fn reject(&mut self, slot: Slot, outcome: Outcome) {
+        let is_parked = self.requests[slot].is_parked();
+        let flow = if is_parked { None } else { self.policy.account(&self.requests, slot) };
         let entry = self.forget(slot);
         let retry_after = match outcome {
             Outcome::UnknownModel => None,
@@ -280,7 +284,7 @@ impl Scheduler {
             _ => Some(self.backlog.retry_after(self.now)),
         };
         let (id, waited) = (entry.id, self.now.since(entry.arrived));
-        self.actions.push_back(Action::Reject { id, outcome, waited, retry_after });
+        self.actions.push_back(Action::Reject { id, outcome, waited, retry_after, flow });
     }
 
     /// Forgets a waiting request that will not go.

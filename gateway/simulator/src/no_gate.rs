@@ -158,7 +158,7 @@ impl Gate for NoGate {
                 {
                     let waited = now.since(arrived);
                     let outcome = Outcome::LoadFailed;
-                    self.actions.push_back(Action::Reject { id, outcome, waited, retry_after: None });
+                    self.actions.push_back(Action::Reject { id, outcome, waited, retry_after: None, flow: None });
                 }
             }
             Event::StopDone { replica, generation } | Event::Exited { replica, generation } => {

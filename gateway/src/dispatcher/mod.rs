@@ -341,9 +341,10 @@ impl Shared {
                     }),
                 ))
             }
-            Action::Reject { id, outcome, waited, retry_after } => {
+            Action::Reject { id, outcome, waited, retry_after, flow } => {
                 let limit = cause.waiting_limit.filter(|_| cause.own == Some(id));
-                Some((id, Answer::No(Refusal::new(id, outcome, waited, retry_after, cause.failure, limit))))
+                let refusal = Refusal::new(id, outcome, waited, retry_after, cause.failure, limit);
+                Some((id, Answer::No(Refusal { flow: flow.map(Box::new), ..refusal })))
             }
             Action::Load { replica, generation, request, evicted } => {
                 let model = core.models.get(&replica.model)?.replica(replica.index);

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use switchyard_scheduler::{Outcome, RequestId};
+use switchyard_scheduler::{FlowDecision, Outcome, RequestId};
 
 use crate::backend::Failure;
 
@@ -17,6 +17,8 @@ pub struct Refusal {
     pub waited: Duration,
     /// When it is worth coming back.
     pub retry_after: Option<Duration>,
+    /// What it waited for last (`flow`).
+    pub flow: Option<Box<FlowDecision>>,
     /// For the caller: what happened and what to do about it.
     pub message: Arc<str>,
 }
@@ -51,6 +53,6 @@ impl Refusal {
             (Outcome::UnknownModel, _) => "the model is no longer configured".into(),
             (Outcome::Shutdown, _) => "the gateway is shutting down; try again shortly".into(),
         };
-        Self { seq, outcome, waited, retry_after, message }
+        Self { seq, outcome, waited, retry_after, flow: None, message }
     }
 }

@@ -115,6 +115,10 @@ impl Account {
     pub(super) fn refused(&mut self, refusal: &Refusal) {
         refusal.outcome.as_str().clone_into(&mut self.record.outcome);
         self.record.serial_queue_wait_ms = millis(refusal.waited);
+        if let Some(flow) = &refusal.flow {
+            self.record.saturation = flow.saturation;
+            self.record.ceiling = Some(flow.ceiling);
+        }
     }
 
     /// The request is answered with an error.

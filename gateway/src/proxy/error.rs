@@ -195,7 +195,8 @@ mod tests {
     use super::*;
 
     fn refusal(outcome: Outcome, retry_after: Option<Duration>) -> Refusal {
-        Refusal { seq: RequestId(1), outcome, waited: Duration::ZERO, retry_after, message: "why".into() }
+        let (seq, waited) = (RequestId(1), Duration::ZERO);
+        Refusal { seq, outcome, waited, retry_after, flow: None, message: "why".into() }
     }
 
     fn header<'a>(error: &'a ApiError, name: &str) -> Option<&'a str> {

@@ -87,8 +87,8 @@ impl Gateway {
                 sent => return sent,
             }
             if let Some(mut lost) = slot.take() {
-                // Nothing came of it, so nobody is to pay for it: a token is the least that is not unknown.
-                lost.set_usage(Usage { prompt_tokens: 1, ..Usage::default() });
+                // Nothing came of it, so nobody is to pay for it.
+                lost.set_usage(Usage { prompt_tokens: Some(0), ..Usage::default() });
             }
             // It comes anew, with what is left of its time.
             let age = account.requeued();

@@ -21,11 +21,8 @@ pub struct TokenUsage {
 
 impl From<TokenUsage> for switchyard_scheduler::Usage {
     fn from(usage: TokenUsage) -> Self {
-        Self {
-            prompt_tokens: usage.prompt_tokens.unwrap_or(0),
-            completion_tokens: usage.completion_tokens.unwrap_or(0),
-            first_token: None,
-        }
+        let TokenUsage { prompt_tokens, completion_tokens, .. } = usage;
+        Self { prompt_tokens, completion_tokens, first_token: None }
     }
 }
 

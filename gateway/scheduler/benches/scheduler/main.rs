@@ -141,7 +141,7 @@ impl Load {
         self.now += 100;
         let place = self.below(self.running.len() as u64) as usize;
         let id = self.running.swap_remove(place);
-        let usage = Usage { prompt_tokens: 512, completion_tokens: 100 + id.0 % 50, ..Usage::default() };
+        let usage = Usage { prompt_tokens: Some(512), completion_tokens: Some(100 + id.0 % 50), ..Usage::default() };
         self.scheduler.handle(Timestamp(self.now), Event::Finished { id, usage });
         self.poll();
     }

@@ -249,6 +249,7 @@ proptest! {
                 }
                 None => 0,
             };
+            let (prompt_tokens, completion_tokens) = (Some(prompt_tokens), Some(completion_tokens));
             let usage = Usage { prompt_tokens, completion_tokens, first_token: None };
             let (request, _) = next(&mut shell, ends, usage).expect("they are backlogged");
             arrive(&mut shell, request.tenant.0);

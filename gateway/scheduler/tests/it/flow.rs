@@ -107,14 +107,30 @@ fn what_was_really_used_is_made_good() {
         yard.request(sized(1, id), "");
         yard.request(sized(2, id + 10), "");
     }
-    let used = |completion_tokens| Usage { prompt_tokens: 10, completion_tokens, first_token: None };
+    let used = |output| Usage { prompt_tokens: Some(10), completion_tokens: Some(output), first_token: None };
     yard.finish(1, "run 2 on a");
     // Tenant 1 was charged for 100 tokens out, and used none: it is next again.
-    yard.event(Event::Finished { id: RequestId(2), usage: Usage { prompt_tokens: 5, ..used(0) } }, "run 12 on a");
+    yard.event(Event::Finished { id: RequestId(2), usage: Usage { prompt_tokens: Some(5), ..used(0) } }, "run 12 on a");
     yard.event(Event::Finished { id: RequestId(12), usage: used(1_000) }, "run 3 on a");
     for id in 3..5 {
         yard.finish(id, &format!("run {} on a", id + 1));
     }
+}
+
+#[test]
+fn what_came_to_nothing_is_not_paid_for_and_says_nothing_of_answers() {
+    let mut yard = busy(fair(FairnessSettings::Weighted));
+    let sized = |tenant, id| Request { prompt_tokens: 10, ..of(tenant, id) };
+    for id in 2..6 {
+        yard.request(sized(1, id), "");
+        yard.request(sized(2, id + 10), "");
+    }
+    yard.finish(1, "run 2 on a");
+    let nothing = Usage { prompt_tokens: Some(0), ..Usage::default() };
+    yard.event(Event::Finished { id: RequestId(2), usage: nothing }, "run 12 on a");
+    let expected = yard.decision(12).flow.expect("flow").expected_tokens;
+    yard.event(Event::Finished { id: RequestId(12), usage: nothing }, "run 3 on a");
+    assert_eq!(yard.decision(3).flow.expect("flow").expected_tokens, expected, "none were learnt from");
 }
 
 #[test]
@@ -189,6 +205,22 @@ fn a_ceiling_keeps_the_rest_for_others() {
     yard.finish(4, "run 9 on a");
     assert_eq!(yard.decision(9).flow.map(|flow| (flow.saturation, flow.ceiling)), Some((Some(0.7), 0.8)));
     assert!(yard.scheduler.pools().all(|pool| pool.held[0] > 0));
+}
+
+#[test]
+fn whoever_is_not_let_through_is_told_what_it_waited_for() {
+    let level = LevelSettings { ceiling: Some(0.5), ..LevelSettings::default() };
+    let mut settings = flow("a", |flow| flow.template = level);
+    settings.admission.shed_when_saturated = true;
+    let mut yard = Yard::new(settings.concurrency(2));
+    yard.warm('a');
+    yard.arrive(1, 'a', 0, "run 1 on a");
+    yard.request(Request { ttl: Some(secs(3)), ..of(1, 2) }, "");
+    yard.deadline(3, "reject 2 rejected_ttl");
+    let seen = |yard: &Yard| yard.held_up().map(|flow| (flow.saturation, flow.ceiling));
+    assert_eq!(seen(&yard), Some((Some(0.5), 0.5)));
+    yard.arrive(3, 'a', -1, "reject 3 rejected_shed");
+    assert_eq!(seen(&yard), Some((Some(0.5), 0.5)));
 }
 
 #[test]

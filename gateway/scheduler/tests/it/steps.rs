@@ -37,7 +37,7 @@ fn flow() -> impl Strategy<Value = Flow> {
 }
 
 fn usage() -> impl Strategy<Value = Usage> {
-    let tokens = || prop_oneof![2 => Just(0), 4 => 0_u64..5_000, 1 => any::<u64>()];
+    let tokens = || prop::option::weighted(0.7, prop_oneof![1 => Just(0), 5 => 0_u64..5_000, 1 => any::<u64>()]);
     (tokens(), tokens(), prop::option::of(0_u64..3_000)).prop_map(|(prompt_tokens, completion_tokens, first)| Usage {
         prompt_tokens,
         completion_tokens,

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use switchyard_scheduler::{
-    Action, BandSettings, Bounds, Decision, Event, EvictionSettings, FifoSettings, Generation, GroupSettings,
-    MatrixSettings, ModelId, ModelSettings, PolicySettings, Priority, ReplicaId, ReplicaState, Request, RequestId,
-    Scheduler, SerialSettings, Settings, Timestamp, Usage,
+    Action, BandSettings, Bounds, Decision, Event, EvictionSettings, FifoSettings, FlowDecision, Generation,
+    GroupSettings, MatrixSettings, ModelId, ModelSettings, PolicySettings, Priority, ReplicaId, ReplicaState, Request,
+    RequestId, Scheduler, SerialSettings, Settings, Timestamp, Usage,
 };
 
 /// The model with this letter.
@@ -138,6 +138,7 @@ pub(crate) struct Yard {
     pub(crate) now: Timestamp,
     decisions: Vec<(RequestId, Decision)>,
     last_retry_after: Option<Duration>,
+    last_held_up: Option<FlowDecision>,
 }
 
 impl Yard {
@@ -147,6 +148,7 @@ impl Yard {
             now: Timestamp::ZERO,
             decisions: Vec::new(),
             last_retry_after: None,
+            last_held_up: None,
         }
     }
 
@@ -247,6 +249,11 @@ impl Yard {
         self.decisions.iter().find(|(known, _)| known.0 == id).expect("was dispatched").1
     }
 
+    /// What the latest request that was rejected waited for.
+    pub(crate) fn held_up(&self) -> Option<FlowDecision> {
+        self.last_held_up
+    }
+
     pub(crate) fn retry_after(&self) -> Option<Duration> {
         self.last_retry_after
     }
@@ -280,8 +287,9 @@ impl Yard {
                 self.decisions.push((*id, *decision));
                 format!("run {} on {}", id.0, name(*replica))
             }
-            Action::Reject { id, outcome, retry_after, .. } => {
+            Action::Reject { id, outcome, retry_after, flow, .. } => {
                 self.last_retry_after = *retry_after;
+                self.last_held_up = *flow;
                 format!("reject {} {}", id.0, outcome.as_str())
             }
             Action::Load { replica, request, evicted, .. } => {

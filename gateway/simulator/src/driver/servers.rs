@@ -47,8 +47,8 @@ impl<G: Gate> Driver<'_, G> {
                 }
                 Output::Done(id) => {
                     let usage = self.life(id).map_or_else(Usage::default, |life| Usage {
-                        prompt_tokens: life.arrival.prompt.into(),
-                        completion_tokens: life.arrival.output.into(),
+                        prompt_tokens: Some(life.arrival.prompt.into()),
+                        completion_tokens: Some(life.arrival.output.into()),
                         first_token: life.first_token.zip(life.dispatched).map(|(first, sent)| first.since(sent)),
                     });
                     self.finish(id, End::Served, usage)?;

@@ -26,10 +26,7 @@ impl Check<'_> {
             self.warn(at, "has no effect: /metrics has the gateway's own numbers, not the machine's");
         }
         if let Some(at) = file.log_to_stdout.as_ref().filter(|at| !at.value) {
-            self.warn(
-                at,
-                "has no effect: standard error has the gateway's log, /logs the models' output",
-            );
+            self.warn(at, "has no effect: standard error has the gateway's log, /logs the models' output");
         }
         if let Some(at) = &file.log_time_format {
             self.warn(at, "has no effect: times are RFC 3339");

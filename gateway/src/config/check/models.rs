@@ -119,7 +119,10 @@ impl Check<'_> {
             && !cmd.contains(&port.to_string())
         {
             let cure = "use ${PORT} in cmd, or add `proxy:` with the server's URL";
-            self.warn(cmd, format!("does not say where the server listens, so it is looked for at port {port}; {cure}"));
+            self.warn(
+                cmd,
+                format!("does not say where the server listens, so it is looked for at port {port}; {cure}"),
+            );
         }
         let first = match (self.launch(id, model), self.upstream(id, model, port)) {
             (launch, Some(upstream)) => Server { number: 0, launch, upstream },

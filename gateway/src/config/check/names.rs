@@ -3,10 +3,7 @@
 use std::{collections::HashMap, fmt};
 
 use super::Check;
-use crate::config::{
-    problem::suggestion,
-    reader::At,
-};
+use crate::config::{problem::suggestion, reader::At};
 
 /// Why a name is not what it should be, and what would be right.
 pub(super) struct Unknown {

@@ -30,8 +30,7 @@ impl Check<'_> {
         let routing = &file.routing;
         let below = routing.router.is_some() || !routing.groups.is_empty() || routing.matrix.is_some();
         let groups_at = file.groups.first().map(|(name, _)| (name.place, &name.path));
-        if let Some((place, path)) = groups_at.or(file.matrix.as_ref().map(|at| (at.place.place, &at.place.path)))
-        {
+        if let Some((place, path)) = groups_at.or(file.matrix.as_ref().map(|at| (at.place.place, &at.place.path))) {
             if below {
                 let message = "groups or a matrix are here and under routing.router too";
                 self.sink.add(place, path, message, "move all of it under routing.router.settings");

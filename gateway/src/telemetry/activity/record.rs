@@ -49,7 +49,7 @@ pub struct ActivityRecord {
     pub fairness: Option<String>,
     /// How far after the latest turn before it its tenant's turn was: in turns, or in weighted tokens over its share.
     pub fairness_ahead: Option<f64>,
-    /// How full the model's replicas were when it was dispatched, from 0.
+    /// How full the model's replicas were when it was dispatched or refused, from 0.
     pub saturation: Option<f64>,
     /// The saturation at which it would have had to wait.
     pub ceiling: Option<f64>,

@@ -23,6 +23,7 @@ pub(super) fn tell(explanation: &Explanation) -> Vec<String> {
     }
     story.extend(score(request));
     story.extend(flow(request));
+    story.extend(held_up(request));
     story.extend(explanation.passed_by.iter().map(|passed| {
         let whom = match &passed.request {
             Some(other) => format!("`{}` ({}, priority {})", other.id, other.model, other.serial_priority),
@@ -146,7 +147,6 @@ fn score(request: &ActivityRecord) -> Option<String> {
 /// What only flow control looks at.
 fn flow(request: &ActivityRecord) -> Option<String> {
     let fairness = request.fairness.as_deref()?;
-    let percent = |share: f64| format!("{}%", rounded(share * 100.0));
     let full = match (request.saturation, request.ceiling) {
         (Some(saturation), Some(ceiling)) => format!(
             "Its model's servers were {} full then, and requests of its priority go on up to {}.",
@@ -169,6 +169,27 @@ fn flow(request: &ActivityRecord) -> Option<String> {
         String::new()
     };
     Some(format!("{full} At its priority it was its tenant's turn ({fairness}){after}.").trim().to_owned())
+}
+
+/// What a request came up against that was not let through.
+fn held_up(request: &ActivityRecord) -> Option<String> {
+    let (saturation, ceiling) = (request.saturation?, request.ceiling?);
+    if request.dispatched_ms.is_some() {
+        return None;
+    }
+    let (full, most) = (percent(saturation), percent(ceiling));
+    Some(if saturation >= ceiling {
+        format!(
+            "It waited for room: its model's servers were {full} full to the last, and requests of its priority go on \
+             only below {most}."
+        )
+    } else {
+        format!("At the last its model's servers were {full} full, and requests of its priority go on up to {most}.")
+    })
+}
+
+fn percent(share: f64) -> String {
+    format!("{}%", rounded(share * 100.0))
 }
 
 fn ending(request: &ActivityRecord) -> String {

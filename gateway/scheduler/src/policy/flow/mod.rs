@@ -311,22 +311,22 @@ impl Policy for Flow {
         if let Some(lead) = usage.first_token {
             pool.lead.note(lead);
         }
-        if usage.completion_tokens > 0 {
-            pool.usual.note(usage.completion_tokens);
+        if let Some(output) = usage.completion_tokens {
+            pool.usual.note(output);
         }
         let Some(payer) = charge.payer else { return };
         let flow = payer.get() - 1;
         let state = self.flows.get_mut(flow);
         state.running -= 1;
-        if usage.completion_tokens > 0 {
-            state.usual.note(usage.completion_tokens);
+        if let Some(output) = usage.completion_tokens {
+            state.usual.note(output);
         }
         let (level, weight, tag) = (state.level, state.weight, state.tag);
-        if usage.prompt_tokens > 0 || usage.completion_tokens > 0 {
+        if usage.prompt_tokens.is_some() || usage.completion_tokens.is_some() {
             let prompt = entry.prompt_tokens.into();
             let expected = Tokens { prompt, output: charge.output.into() };
-            let prompt = if usage.prompt_tokens > 0 { usage.prompt_tokens } else { prompt };
-            let used = Tokens { prompt, output: usage.completion_tokens };
+            let prompt = usage.prompt_tokens.unwrap_or(prompt);
+            let used = Tokens { prompt, output: usage.completion_tokens.unwrap_or(0) };
             let fairness = self.fairness(level);
             let (expected, used) = (fairness.cost(expected, weight), fairness.cost(used, weight));
             if used != expected {

@@ -35,6 +35,24 @@ fn went_first(explanation: &Explanation) -> Vec<(Reason, Vec<&str>)> {
 }
 
 #[tokio::test]
+async fn whoever_was_not_let_through_is_told_what_it_waited_for() {
+    let refused = |saturation| ActivityRecord {
+        dispatched_ms: None,
+        serial_queue_wait_ms: 5_000,
+        saturation: Some(saturation),
+        ceiling: Some(0.8),
+        outcome: "rejected_ttl".to_owned(),
+        status: 429,
+        ..job("me", 1, 0, (0, 0, 5))
+    };
+    let held = explain([refused(0.9375)], "me").await.summary.join(" ");
+    let room = "waited for room: its model's servers were 93.75% full to the last, and requests of its priority go on only below 80%";
+    assert!(held.contains(room), "{held}");
+    let free = explain([refused(0.5)], "me").await.summary.join(" ");
+    assert!(free.contains("servers were 50% full, and requests of its priority go on up to 80%"), "{free}");
+}
+
+#[tokio::test]
 async fn a_batch_job_among_others_on_one_slot() {
     // Divisor 60: a point a minute.
     let aged = |minutes: f64, affinity: i64, record: ActivityRecord| {
