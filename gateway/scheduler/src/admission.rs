@@ -49,7 +49,7 @@ impl Backlog {
         }
         if priority.is_sheddable() {
             let level = self.sheddable.entry(priority).or_default();
-            level.push_back(requests.entries_mut(), Chain::Sheddable, slot);
+            level.insert(requests.entries_mut(), Chain::Sheddable, slot);
         }
         self.set_expiry(settings, requests, slot);
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{CallerId, Generation, ModelId, Priority, ReplicaId, RequestId, SessionId, Settings, TenantId};
+use crate::{CallerId, Generation, ModelId, Priority, ReplicaId, RequestId, SessionId, Settings, TenantId, Timestamp};
 
 /// Something that happened. Give it to [`crate::Scheduler::handle`] with the time at which it did.
 #[derive(Clone, Debug, PartialEq)]
@@ -87,8 +87,13 @@ pub enum Event {
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Request {
-    /// Its number; larger than any before, for it stands for arrival order where scores are equal.
+    /// Its number; larger than any before, for it stands for arrival order where scores are equal. One that was
+    /// dispatched, came to nothing and wants to go anew, keeps its number, and says when it first arrived.
     pub id: RequestId,
+    /// When it first arrived, if that was earlier than now: it takes the place that it would have if it had waited ever
+    /// since, and its time limits count from then. Its `Finished` comes before.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
+    pub arrived: Option<Timestamp>,
     /// The model it asks for.
     pub model: ModelId,
     /// Its urgency.
@@ -123,6 +128,7 @@ impl Request {
     pub const fn new(id: RequestId, model: ModelId, priority: Priority) -> Self {
         Self {
             id,
+            arrived: None,
             model,
             priority,
             bytes: 0,

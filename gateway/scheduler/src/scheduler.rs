@@ -180,9 +180,16 @@ impl Scheduler {
             self.actions.push_back(refuse(Outcome::UnknownModel, None));
             return;
         };
-        let slot = self.requests.insert(request, model, self.now);
+        let arrived = request.arrived.map_or(self.now, |arrived| arrived.min(self.now));
+        let slot = self.requests.insert(request, model, arrived);
         self.backlog.add(&self.settings.admission, &mut self.requests, slot, self.now);
         self.enter(slot, request.caller.as_ref());
+        if request.arrived.is_some() {
+            self.expire();
+            if self.requests.find(request.id).is_none() {
+                return;
+            }
+        }
         let verdict = self.backlog.judge(&self.settings.admission, &self.requests, slot);
         let may_be_shed = self.settings.admission.shed_when_saturated && request.priority.is_sheddable();
         if verdict != Verdict::Fits || self.gate.is_over(&self.requests[slot]) || may_be_shed {

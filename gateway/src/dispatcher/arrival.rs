@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use switchyard_policy::{Grant, Identity};
-use switchyard_scheduler::{Priority, SessionId, TenantId};
+use switchyard_scheduler::{Priority, RequestId, SessionId, TenantId, Timestamp};
 
 use crate::config::Model;
 
@@ -28,6 +28,16 @@ pub struct Arrival {
     pub ttft_goal: Option<Duration>,
     /// What it belongs together with.
     pub session: Option<SessionId>,
+    /// Its place in the queue, if it comes back: [`super::Slot::place`] of the slot that came to nothing, which has been
+    /// given back.
+    pub place: Option<Place>,
+}
+
+/// A request's place in the queue.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    pub(super) seq: RequestId,
+    pub(super) arrived: Timestamp,
 }
 
 /// The size of a request, as far as it can be told beforehand.
@@ -53,6 +63,7 @@ impl Arrival {
             tokens: Tokens::default(),
             ttft_goal: None,
             session: None,
+            place: None,
         }
     }
 

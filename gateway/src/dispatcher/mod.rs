@@ -31,7 +31,7 @@ use tokio::{
     time::Instant,
 };
 
-pub use arrival::{Arrival, Tokens};
+pub use arrival::{Arrival, Place, Tokens};
 use live::Live;
 pub use refusal::Refusal;
 use ticket::{Answer, Passage, Running};
@@ -238,14 +238,14 @@ impl Dispatcher {
 
 impl Shared {
     fn now(&self) -> Timestamp {
-        Timestamp(u64::try_from(self.origin.elapsed().as_micros()).unwrap_or(u64::MAX))
+        Timestamp(micros(self.origin.elapsed()))
     }
 
     fn submit(self: &Arc<Self>, arrival: Arrival) -> Ticket {
-        let Arrival { model, priority, bytes, ttl, caller, tenant, tokens, ttft_goal, session } = arrival;
+        let Arrival { model, priority, bytes, ttl, caller, tenant, tokens, ttft_goal, session, place } = arrival;
         let mut core = self.core.lock();
-        let id = RequestId(core.next_request);
-        core.next_request += 1;
+        let id = place.map_or(RequestId(core.next_request), |place| place.seq);
+        core.next_request += u64::from(place.is_none());
         // Every model of any settings has a number, so a miss is impossible; the scheduler refuses what is gone.
         let number = core.numbers.get(&model.id).copied().unwrap_or(ModelId(u32::MAX));
         let tenant = match &caller {
@@ -254,6 +254,7 @@ impl Shared {
         };
         let caller = caller.and_then(|grant| self.limits(&grant));
         let request = Request {
+            arrived: place.map(|place| place.arrived),
             bytes,
             ttl,
             caller,
@@ -335,6 +336,7 @@ impl Shared {
                         replica,
                         generation,
                         model: Arc::clone(&live.model),
+                        arrived: Timestamp(now.0.saturating_sub(micros(decision.waited))),
                         decision,
                         failure,
                         running: Running::begin(&live.running),
@@ -453,6 +455,10 @@ impl Core {
         let tenant = |name: &str| tenant_id(names, name);
         settings.scheduler_settings(|id| self.numbers.get(id).copied().unwrap_or(ModelId(u32::MAX)), tenant)
     }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Never 0, which stands for nobody in particular.

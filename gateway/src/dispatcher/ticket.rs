@@ -11,10 +11,10 @@ use std::{
     time::Duration,
 };
 
-use switchyard_scheduler::{Decision, Generation, Outcome, ReplicaId, RequestId, Usage};
+use switchyard_scheduler::{Decision, Generation, Outcome, ReplicaId, RequestId, Timestamp, Usage};
 use tokio::sync::{oneshot, watch};
 
-use super::{Refusal, Shared};
+use super::{Place, Refusal, Shared};
 use crate::{backend::Failure, config::Model};
 
 /// What the scheduler decided about a request. Plain data: giving back what it stands for is its holder's duty.
@@ -27,6 +27,7 @@ pub(super) struct Passage {
     pub(super) replica: ReplicaId,
     pub(super) generation: Generation,
     pub(super) model: Arc<Model>,
+    pub(super) arrived: Timestamp,
     pub(super) decision: Decision,
     pub(super) failure: watch::Receiver<Option<Failure>>,
     pub(super) running: Running,
@@ -98,11 +99,12 @@ impl Future for Ticket {
             State::Over => return Poll::Pending,
         };
         Poll::Ready(match answer {
-            Answer::Go(Passage { replica, generation, model, decision, failure, running }) => Ok(Slot {
+            Answer::Go(Passage { replica, generation, model, arrived, decision, failure, running }) => Ok(Slot {
                 seq: self.seq,
                 model,
                 replica,
                 generation,
+                arrived,
                 decision,
                 shared: Arc::clone(&self.shared),
                 failure,
@@ -136,6 +138,7 @@ pub struct Slot {
     pub generation: Generation,
     /// Why this request, and why now.
     pub decision: Decision,
+    arrived: Timestamp,
     shared: Arc<Shared>,
     failure: watch::Receiver<Option<Failure>>,
     usage: Usage,
@@ -143,6 +146,12 @@ pub struct Slot {
 }
 
 impl Slot {
+    /// The place in the queue that it had, for a request that has to come back.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        Place { seq: self.seq, arrived: self.arrived }
+    }
+
     /// Says what the request used; reported when the slot is given back.
     pub fn set_usage(&mut self, usage: Usage) {
         self.usage = usage;

@@ -104,12 +104,11 @@ impl Account {
         record.passed_by_affinity = decision.passed_by_affinity.map(|id| id.0);
     }
 
-    /// Its server turned out to be gone: it waits for another. Returns the time since it arrived.
-    pub(super) fn requeued(&mut self) -> Duration {
+    /// Its server turned out to be gone: it waits for another.
+    pub(super) fn requeued(&mut self) {
         "cancelled".clone_into(&mut self.record.outcome);
         self.dispatched = None;
         self.record.dispatched_ms = None;
-        self.arrived.elapsed()
     }
 
     pub(super) fn refused(&mut self, refusal: &Refusal) {

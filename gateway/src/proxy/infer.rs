@@ -86,14 +86,12 @@ impl Gateway {
                 }
                 sent => return sent,
             }
+            account.requeued();
             if let Some(mut lost) = slot.take() {
                 // Nothing came of it, so nobody is to pay for it.
                 lost.set_usage(Usage { prompt_tokens: Some(0), ..Usage::default() });
-            }
-            // It comes anew, with what is left of its time.
-            let age = account.requeued();
-            for time in [&mut arrival.ttl, &mut arrival.ttft_goal].into_iter().flatten() {
-                *time = time.saturating_sub(age);
+                // It has waited since it first came.
+                arrival.place = Some(lost.place());
             }
         }
     }

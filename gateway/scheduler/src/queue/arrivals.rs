@@ -18,8 +18,17 @@ impl Arrivals {
     const SLACK: usize = 64;
 
     pub(crate) fn push(&mut self, requests: &Requests, slot: Slot) {
-        self.log.push_back((requests[slot].id, slot));
+        let entry = (requests[slot].id, slot);
         self.waiting += 1;
+        match self.log.back() {
+            // It has been here before.
+            Some(newest) if entry <= *newest => {
+                if let Err(place) = self.log.binary_search(&entry) {
+                    self.log.insert(place, entry);
+                }
+            }
+            _ => self.log.push_back(entry),
+        }
     }
 
     /// Takes note that a request is about to leave; it must still be waiting.

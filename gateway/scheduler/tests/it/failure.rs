@@ -1,8 +1,8 @@
 //! Failed loads, crashes, late news.
 
-use switchyard_scheduler::{Event, Generation, ReplicaState, RequestId, Timestamp, Usage};
+use switchyard_scheduler::{Event, Generation, ReplicaState, Request, RequestId, Timestamp, Usage};
 
-use crate::yard::{Tune, Yard, fifo, replica, secs, serial};
+use crate::yard::{Tune, Yard, fifo, flow, replica, secs, serial};
 
 #[test]
 fn a_failed_load_rejects_only_the_request_it_was_for() {
@@ -172,6 +172,46 @@ fn a_second_arrival_under_one_number_is_ignored() {
     yard.loaded('a', "run 1 on a");
     yard.arrive(1, 'a', 0, "");
     yard.finish(1, "");
+}
+
+#[test]
+fn whoever_came_to_nothing_takes_the_place_that_it_had() {
+    for settings in [serial("a"), fifo("a").concurrency(1), flow("a").concurrency(1)] {
+        let mut settings = settings;
+        settings.admission.total.requests = 4;
+        let mut yard = Yard::new(settings);
+        yard.warm('a');
+        yard.wait(5).arrive(1, 'a', -1, "run 1 on a");
+        yard.wait(10).arrive(2, 'a', -1, "");
+        yard.arrive(3, 'a', -1, "");
+        // The server of 1 dies.
+        yard.exited('a', "");
+        yard.finish(1, "");
+        let again = Request { arrived: Some(Timestamp::from_secs(5)), ..Yard::plain(1, 'a', -1) };
+        yard.request(again, "");
+        assert_eq!(yard.scheduler.bands()[0].oldest, Some(Timestamp::from_secs(5)), "it has waited longest");
+        yard.arrive(4, 'a', -1, "");
+        // The newest has to leave when the queue is full, and that is not the one that came back last.
+        yard.arrive(5, 'a', 0, "reject 4 evicted");
+        yard.cancel(5, "");
+        yard.deadline(16, "load a for 1");
+        yard.wait(4).loaded('a', "run 1 on a");
+        assert_eq!(yard.decision_of_latest().waited, secs(15));
+        yard.finish(1, "run 2 on a");
+        yard.finish(2, "run 3 on a");
+    }
+}
+
+#[test]
+fn the_time_of_whoever_comes_back_goes_on() {
+    let mut yard = Yard::new(serial("a"));
+    yard.warm('a');
+    yard.arrive(1, 'a', 0, "run 1 on a");
+    yard.arrive(2, 'a', 0, "");
+    yard.exited('a', "");
+    yard.finish(1, "");
+    let again = |ttl| Request { ttl: Some(secs(ttl)), arrived: Some(Timestamp::ZERO), ..Yard::plain(1, 'a', 0) };
+    yard.wait(3).request(again(3), "reject 1 rejected_ttl, load a for 2");
 }
 
 #[test]

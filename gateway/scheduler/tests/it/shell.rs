@@ -22,6 +22,8 @@ pub(crate) struct Shell {
     pub(crate) settings: Settings,
     pub(crate) waiting: BTreeMap<RequestId, (Request, Timestamp)>,
     pub(crate) running: BTreeMap<RequestId, (ReplicaId, Generation)>,
+    /// Those that run, as they arrived.
+    sent: BTreeMap<RequestId, Request>,
     /// Who has limits, of those that have not ended.
     callers: BTreeMap<RequestId, Caller>,
     pub(crate) processes: BTreeMap<ReplicaId, (Generation, Process)>,
@@ -46,6 +48,7 @@ impl Shell {
             settings,
             waiting: BTreeMap::new(),
             running: BTreeMap::new(),
+            sent: BTreeMap::new(),
             callers: BTreeMap::new(),
             processes: BTreeMap::new(),
             ended: BTreeSet::new(),
@@ -65,7 +68,7 @@ impl Shell {
         self.recording.push((self.now, event.clone()));
         match &event {
             Event::Arrive(request) => {
-                self.waiting.insert(request.id, (request.clone(), self.now));
+                self.waiting.insert(request.id, (request.clone(), request.arrived.unwrap_or(self.now)));
                 self.callers.extend(request.caller.clone().map(|caller| (request.id, caller)));
             }
             Event::Cancel { id } => {
@@ -131,6 +134,7 @@ impl Shell {
 
     fn end(&mut self, id: RequestId) {
         assert!(self.ended.insert(id), "{id:?} ends twice");
+        self.sent.remove(&id);
         self.callers.remove(&id);
     }
 
@@ -145,6 +149,7 @@ impl Shell {
                 assert_eq!(decision.waited, self.now.since(arrived));
                 assert_eq!(decision.still_waiting, self.waiting.len() as u64);
                 self.running.insert(*id, (*replica, *generation));
+                self.sent.insert(*id, Request { arrived: Some(arrived), ..request });
                 let here = self.running.values().filter(|&&place| place == (*replica, *generation)).count();
                 assert!(here <= self.model(replica.model).concurrency as usize, "{action:?}: over the limit");
                 if let Some(flow) = decision.flow {
@@ -308,6 +313,15 @@ impl Shell {
         self.next += 1;
         self.tell(Event::Arrive(Request { id, ..request }));
         id
+    }
+
+    /// A running request has come to nothing, and wants to go anew.
+    pub(crate) fn come_back(&mut self, id: RequestId) {
+        let request = self.sent[&id].clone();
+        let usage = Usage { prompt_tokens: Some(0), ..Usage::default() };
+        self.tell(Event::Finished { id, usage });
+        self.ended.remove(&id);
+        self.tell(Event::Arrive(request));
     }
 
     pub(crate) fn finish(&mut self, id: RequestId) {

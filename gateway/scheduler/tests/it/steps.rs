@@ -66,6 +66,7 @@ pub(crate) enum Step {
     },
     Cancel(Index),
     Finish(Index, Usage),
+    ComeBack(Index),
     Sample(Index, Load),
     /// Answer a load or a stop; a load fails if `true`.
     Answer(Index, bool),
@@ -95,6 +96,7 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
         ),
         3 => any::<Index>().prop_map(Step::Cancel),
         8 => (any::<Index>(), usage()).prop_map(|(which, usage)| Step::Finish(which, usage)),
+        2 => any::<Index>().prop_map(Step::ComeBack),
         4 => (any::<Index>(), load()).prop_map(|(which, load)| Step::Sample(which, load)),
         10 => (any::<Index>(), prop::bool::weighted(0.15)).prop_map(|(which, fails)| Step::Answer(which, fails)),
         1 => any::<Index>().prop_map(Step::Exit),
@@ -267,6 +269,11 @@ pub(crate) fn take(shell: &mut Shell, step: Step) {
             if let Some(id) = pick(which, &shell.running.keys().copied().collect::<Vec<_>>()) {
                 shell.tell(Event::Finished { id, usage });
                 shell.tell(Event::Finished { id, usage });
+            }
+        }
+        Step::ComeBack(which) => {
+            if let Some(id) = pick(which, &shell.running.keys().copied().collect::<Vec<_>>()) {
+                shell.come_back(id);
             }
         }
         Step::Sample(which, load) => {

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use switchyard_scheduler::{
-    Action, BandSettings, Bounds, Decision, Event, EvictionSettings, FifoSettings, FlowDecision, Generation,
-    GroupSettings, MatrixSettings, ModelId, ModelSettings, PolicySettings, Priority, ReplicaId, ReplicaState, Request,
-    RequestId, Scheduler, SerialSettings, Settings, Timestamp, Usage,
+    Action, BandSettings, Bounds, Decision, Event, EvictionSettings, FifoSettings, FlowDecision, FlowSettings,
+    Generation, GroupSettings, MatrixSettings, ModelId, ModelSettings, PolicySettings, Priority, ReplicaId,
+    ReplicaState, Request, RequestId, Scheduler, SerialSettings, Settings, Timestamp, Usage,
 };
 
 /// The model with this letter.
@@ -35,6 +35,10 @@ pub(crate) fn serial(models: &str) -> Settings {
 
 pub(crate) fn fifo(models: &str) -> Settings {
     settings(PolicySettings::Fifo(FifoSettings::default()), models)
+}
+
+pub(crate) fn flow(models: &str) -> Settings {
+    settings(PolicySettings::Flow(FlowSettings::default()), models)
 }
 
 /// Changes to settings, chained.
@@ -247,6 +251,12 @@ impl Yard {
     #[track_caller]
     pub(crate) fn decision(&self, id: u64) -> Decision {
         self.decisions.iter().find(|(known, _)| known.0 == id).expect("was dispatched").1
+    }
+
+    /// The account of the latest dispatch.
+    #[track_caller]
+    pub(crate) fn decision_of_latest(&self) -> Decision {
+        self.decisions.last().expect("something was dispatched").1
     }
 
     /// What the latest request that was rejected waited for.
