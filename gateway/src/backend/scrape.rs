@@ -26,6 +26,8 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 const TRANSIT: Duration = Duration::from_millis(5);
 /// A vLLM with many adapters has some hundred kilobytes.
 const MAX_BYTES: usize = 4 << 20;
+/// How a compressed body begins.
+const GZIP: &[u8] = b"\x1f\x8b";
 
 /// What a replica said of its own work.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -189,6 +191,7 @@ impl Scraper {
     /// What is there instead is the inner error.
     async fn metrics(&mut self, address: SocketAddr) -> Result<Result<Report, String>, Fault> {
         match self.client.get(address, "/metrics", &mut self.connection, MAX_BYTES, &mut self.body).await? {
+            200 if self.body.starts_with(GZIP) => Ok(Err("a gzip body, which nobody asked for".to_owned())),
             200 => Ok(dialect::metrics(&self.body).ok_or_else(|| "no metrics of a known name".to_owned())),
             status => Ok(Err(format!("status {status}"))),
         }

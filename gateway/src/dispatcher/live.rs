@@ -61,7 +61,7 @@ impl Core {
         let took = now.since(live.loading_since);
         metrics.on_load_done(&live.model.id, took, ok);
         if ok {
-            tracing::info!(model = live.model.id, seconds = took.as_secs_f64(), "ready");
+            tracing::info!(model = live.model.id, milliseconds = super::micros(took) / 1_000, "ready");
         }
     }
 

@@ -42,8 +42,10 @@ impl Account {
         path: String,
         dialect: Dialect,
         caller: Caller,
+        unread_priority: Option<Box<str>>,
     ) -> Self {
         let record = ActivityRecord {
+            unread_priority,
             id: String::from_utf8_lossy(request_id.as_bytes()).into_owned(),
             arrived_ms: unix_ms(),
             path,

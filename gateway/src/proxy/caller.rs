@@ -11,6 +11,7 @@ use std::{
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use pingora::{http::RequestHeader, protocols::http::ServerSession};
+use switchyard_scheduler::Priority;
 use switchyard_policy::{Allowed, Decision, Denial, Grant, Identity, Policy, Reason, RequestView};
 
 use super::{Gateway, error::ApiError, forward::Interrupted};
@@ -194,6 +195,13 @@ fn text(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
     (1..=MAX_BYTES).contains(&text.len()).then(|| text.to_owned())
 }
 
+/// What a priority header says, if that is no priority.
+pub(super) fn unread_priority(headers: &HeaderMap, name: &HeaderName) -> Option<Box<str>> {
+    const MOST: usize = 64;
+    let value = headers.get(name)?.as_bytes();
+    Priority::parse(value).is_none().then(|| String::from_utf8_lossy(value).chars().take(MOST).collect())
+}
+
 /// Whether the caller may use a model by one of these names.
 pub(crate) fn may_use(names: &Headers, headers: &HeaderMap, models: &[&str]) -> bool {
     let Some(allowed) = headers.get(&names.models) else { return true };
@@ -238,6 +246,17 @@ mod tests {
         add_client(&mut request, "::1".parse().expect("an address"));
         let all: Vec<_> = request.headers.get_all("x-forwarded-for").iter().collect();
         assert_eq!(all, ["10.0.0.1, b, ::1"]);
+    }
+
+    #[test]
+    fn a_priority_that_cannot_be_read_is_kept_to_be_told() {
+        let unread = |value| unread_priority(&headers(&[("x-llamaswap-priority", value)]), &Headers::default().priority);
+        for fine in ["5", " Interactive ", "-9223372036854775808"] {
+            assert_eq!(unread(fine), None, "{fine}");
+        }
+        assert_eq!(unread("9223372036854775808").as_deref(), Some("9223372036854775808"));
+        assert_eq!(unread("urgent").as_deref(), Some("urgent"));
+        assert_eq!(unread_priority(&headers(&[]), &Headers::default().priority), None);
     }
 
     #[test]

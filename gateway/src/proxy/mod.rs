@@ -86,6 +86,8 @@ impl Gateway {
     /// Answers a request, or leaves it to Pingora's ordinary path.
     async fn handle(&self, session: &mut ServerSession, ctx: &mut Context) -> Result<bool, Interrupted> {
         let settings = self.dispatcher.settings();
+        // Before it is replaced by what the caller's key allows.
+        let unread_priority = caller::unread_priority(&session.req_header().headers, &settings.headers.priority);
         let (caller, admitted) = match caller::admit(&settings, session) {
             Ok(caller) => (caller, Ok(())),
             Err(denied) => (denied.caller, Err(Interrupted::Failed(denied.error))),
@@ -106,7 +108,9 @@ impl Gateway {
         drop(settings);
         let request_id = headers::request_id(&request.headers);
         ctx.request_id = Some(request_id.clone());
-        let account = |dialect| Account::open(&self.metrics, &self.activity, request_id, path.clone(), dialect, caller);
+        let account = |dialect| {
+            Account::open(&self.metrics, &self.activity, request_id, path.clone(), dialect, caller, unread_priority)
+        };
         match route {
             Ok(Route::Inference(inference)) => {
                 let account = ctx.account.insert(account(inference.dialect));
@@ -281,6 +285,6 @@ mod tests {
         let mut session = ServerSession::new_http1(Box::new(tokio::io::duplex(1).0));
         let mut context = Context::default();
         let waits = size_of_val(&gateway.handle(&mut session, &mut context));
-        assert!(waits + size_of::<Context>() <= 2_800, "{waits} + {} bytes", size_of::<Context>());
+        assert!(waits + size_of::<Context>() <= 2_850, "{waits} + {} bytes", size_of::<Context>());
     }
 }

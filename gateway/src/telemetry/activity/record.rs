@@ -25,6 +25,8 @@ pub struct ActivityRecord {
     pub tier: Option<String>,
     /// The priority as understood.
     pub serial_priority: i64,
+    /// What the caller's priority header said, where it could not be read.
+    pub unread_priority: Option<Box<str>>,
     /// Its band.
     pub serial_band: String,
     /// The score at dispatch; the priority alone when it never was.
@@ -98,5 +100,5 @@ macro_rules! columns {
 columns! {
     id, seq, arrived_ms, dispatched_ms, ended_ms, path, model, tenant, tier, serial_priority, serial_band, serial_score,
     serial_queue_wait_ms, affinity, aging, model_priority, swap_ms, passed_by_aging, passed_by_affinity, replica, fairness,
-    fairness_ahead, saturation, ceiling, outcome, status, first_byte_ms, duration_ms, stream, prompt_tokens, completion_tokens, request_bytes, response_bytes, error,
+    unread_priority, fairness_ahead, saturation, ceiling, outcome, status, first_byte_ms, duration_ms, stream, prompt_tokens, completion_tokens, request_bytes, response_bytes, error,
 }

@@ -61,6 +61,9 @@ const MIGRATIONS: &[&str] = &[
     ALTER TABLE activity ADD COLUMN saturation REAL;
     ALTER TABLE activity ADD COLUMN ceiling REAL;
 ",
+    "
+    ALTER TABLE activity ADD COLUMN unread_priority TEXT;
+",
 ];
 
 /// The activity log cannot be opened; says which file, why, and what to do.

@@ -49,6 +49,7 @@ async fn a_row_comes_back_as_it_was_recorded() {
         model: "m".to_owned(),
         tenant: Some("t".to_owned()),
         tier: Some("pro".to_owned()),
+        unread_priority: Some("urgent".into()),
         serial_priority: i64::MIN,
         serial_band: "batch".to_owned(),
         serial_score: -98.5,
