@@ -30,6 +30,25 @@ async fn let_go(holder: tokio::task::JoinHandle<()>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_priority_that_cannot_be_read_is_normal_and_the_log_says_so() {
+    let gateway = one_slot();
+    for (id, header) in [("too-great", "9223372036854775808"), ("fine", "9223372036854775807")] {
+        let request = gateway.chat("warm", header).header("x-request-id", id);
+        assert_eq!(request.send().await.expect("an answer").status(), 200);
+    }
+    let row = gateway.activity("too-great").await;
+    assert_eq!(row["request"]["serial_priority"], 0);
+    assert_eq!(row["request"]["unread_priority"], "9223372036854775808");
+    let summary = row["summary"].to_string();
+    assert!(summary.contains("neither a 64-bit whole number nor a band"), "{summary}");
+    let row = gateway.activity("fine").await;
+    assert_eq!(
+        (&row["request"]["serial_priority"], &row["request"]["unread_priority"]),
+        (&json!(i64::MAX), &Value::Null)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_interactive_request_overtakes_ten_queued_batch_ones() {
     let gateway = one_slot();
     let holder = hold_the_slot(&gateway, "warm").await;

@@ -115,6 +115,7 @@ pub(super) struct TimeoutsFile {
     pub(super) connect: Duration,
     pub(super) keepalive: Option<At<Duration>>,
     pub(super) response_header: Duration,
+    pub(super) response_idle: Duration,
     pub(super) tls_handshake: Duration,
     pub(super) idle_connection: Duration,
 }
@@ -362,6 +363,9 @@ fn timeouts(s: &mut Section<'_>, response_header: u64) -> TimeoutsFile {
         keepalive: s.opt("keepalive", "Between TCP keep-alive probes.", TIME),
         response_header: s
             .or("responseHeader", "From the whole request to the response's header.", TIME, response_header)
+            .value,
+        response_idle: s
+            .or("responseIdle", "The longest silence in a response; websockets may be silent.", TIME, 0)
             .value,
         tls_handshake: s.or("tlsHandshake", "For the TLS handshake.", TIME, 10).value,
         idle_connection: s.or("idleConn", "Keep an unused connection open.", TIME, 90).value,

@@ -396,12 +396,14 @@ pub struct Filters {
 }
 
 /// Connection timeouts; `None` is none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Timeouts {
     /// Of connecting.
     pub connect: Option<Duration>,
     /// From the request's last byte to the response's header.
     pub response_header: Option<Duration>,
+    /// The longest silence while a response arrives.
+    pub response_idle: Option<Duration>,
     /// Of the TLS handshake.
     pub tls_handshake: Option<Duration>,
     /// After which an unused pooled connection is closed.

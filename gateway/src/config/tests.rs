@@ -137,6 +137,7 @@ fn a_llama_swap_file_means_what_it_means_there() {
     let timeouts = Timeouts {
         connect: Some(Duration::from_secs(5)),
         response_header: Some(Duration::from_secs(600)),
+        response_idle: None,
         tls_handshake: Some(Duration::from_secs(5)),
         idle_connection: None,
     };

@@ -11,8 +11,8 @@ use std::{
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use pingora::{http::RequestHeader, protocols::http::ServerSession};
-use switchyard_scheduler::Priority;
 use switchyard_policy::{Allowed, Decision, Denial, Grant, Identity, Policy, Reason, RequestView};
+use switchyard_scheduler::Priority;
 
 use super::{Gateway, error::ApiError, forward::Interrupted};
 use crate::config::{Callers, Gate, Headers, Model, OLDER_TENANT, Settings};
@@ -250,7 +250,8 @@ mod tests {
 
     #[test]
     fn a_priority_that_cannot_be_read_is_kept_to_be_told() {
-        let unread = |value| unread_priority(&headers(&[("x-llamaswap-priority", value)]), &Headers::default().priority);
+        let unread =
+            |value| unread_priority(&headers(&[("x-llamaswap-priority", value)]), &Headers::default().priority);
         for fine in ["5", " Interactive ", "-9223372036854775808"] {
             assert_eq!(unread(fine), None, "{fine}");
         }

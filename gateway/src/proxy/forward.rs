@@ -101,7 +101,7 @@ impl Forward<'_> {
                 Failed::Unanswered(_) => true,
             };
             if fresh || !connection.reused || (may_have_arrived && !safe) {
-                let error = self.why(None, "closed the connection before it answered").await;
+                let error = self.why("closed the connection before it answered").await;
                 return Err(Interrupted::Lost { error, may_have_arrived });
             }
             fresh = true;
@@ -141,10 +141,11 @@ impl Forward<'_> {
                     biased;
                     read = &mut read => read.map_err(|error| {
                         tracing::debug!(model = self.model.id, %error, "an answer broke off");
-                        None
+                        Broken::Off
                     }),
                     _ = self.session.read_body_or_idle(true) => return Err(Interrupted::ClientGone),
-                    failure = &mut failure => Err(Some(failure)),
+                    failure = &mut failure => Err(Broken::Failed(failure)),
+                    limit = silence(self.model.timeouts.response_idle) => Err(Broken::Silent(limit)),
                 }
             };
             match read {
@@ -164,8 +165,15 @@ impl Forward<'_> {
                     self.end(Bytes::new()).await?;
                     return Ok(reusable);
                 }
-                Err(failure) => {
-                    let error = self.why(failure, "broke off in the middle of its answer").await;
+                Err(broken) => {
+                    let error = match broken {
+                        Broken::Silent(limit) => {
+                            let limit = limit.as_secs_f64();
+                            late(self.model, &format!("was silent for {limit} s in the middle of its answer"))
+                        }
+                        Broken::Off => self.why("broke off in the middle of its answer").await,
+                        Broken::Failed(failure) => ApiError::bad_gateway(failure.to_string()),
+                    };
                     self.account.release(self.slot);
                     if !can_append {
                         return Err(Interrupted::BrokenOff(error));
@@ -199,18 +207,28 @@ impl Forward<'_> {
     }
 
     /// In the supervisor's words where it has some.
-    async fn why(&self, failure: Option<Failure>, what: &str) -> ApiError {
+    async fn why(&self, what: &str) -> ApiError {
         let failure = match &*self.slot {
-            Some(slot) if failure.is_none() && self.model.launch.is_some() => {
+            Some(slot) if self.model.launch.is_some() => {
                 tokio::time::timeout(REASON_PATIENCE, slot.failure()).await.ok()
             }
-            _ => failure,
+            _ => None,
         };
         ApiError::bad_gateway(match failure {
             Some(failure) => failure.to_string(),
             None => format!("the model server of `{}` {what}", self.model.id),
         })
     }
+}
+
+/// Why an answer does not go on.
+enum Broken {
+    /// The connection broke off.
+    Off,
+    /// Its server has failed.
+    Failed(Failure),
+    /// Nothing came for so long.
+    Silent(Duration),
 }
 
 /// Why there is no answer.
@@ -236,12 +254,25 @@ async fn attempt(http: &mut HttpSession, header: Box<RequestHeader>, body: Bytes
         None => read_header(http).await.map_err(|error| failed(http, error)),
         Some(limit) => match tokio::time::timeout(limit, read_header(http)).await {
             Ok(read) => read.map_err(|error| failed(http, error)),
-            Err(_) => {
-                let limit = limit.as_secs_f64();
-                let message = format!("the model server of `{}` did not answer within {limit} s", model.id);
-                Err(Failed::Late(ApiError::new(StatusCode::GATEWAY_TIMEOUT, "model_server_timeout", message)))
-            }
+            Err(_) => Err(Failed::Late(late(model, &format!("did not answer within {} s", limit.as_secs_f64())))),
         },
+    }
+}
+
+/// What a model server did not do within its time.
+fn late(model: &Model, what: &str) -> ApiError {
+    let message = format!("the model server of `{}` {what}", model.id);
+    ApiError::new(StatusCode::GATEWAY_TIMEOUT, "model_server_timeout", message)
+}
+
+/// Resolves when a server has been silent for as long as it may be, if there is such a limit.
+async fn silence(limit: Option<Duration>) -> Duration {
+    match limit {
+        Some(limit) => {
+            tokio::time::sleep(limit).await;
+            limit
+        }
+        None => std::future::pending().await,
     }
 }
 

@@ -28,7 +28,7 @@ pub(crate) fn model(id: &str) -> Model {
         forward_priority: None,
         takes_slot: true,
         filters: Filters::default(),
-        timeouts: Timeouts { connect: None, response_header: None, tls_handshake: None, idle_connection: None },
+        timeouts: Timeouts::default(),
         upstream_key: None,
         revision: 0,
     }

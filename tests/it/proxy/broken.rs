@@ -42,6 +42,23 @@ async fn a_crash_in_mid_stream_becomes_an_error_event() {
 }
 
 #[tokio::test]
+async fn a_server_that_falls_silent_may_be_given_up() {
+    let model = demo_model("m", "--slots 1");
+    let gateway = Gateway::start(&format!("models:\n{model}    timeouts: {{ responseIdle: 200ms }}\n"));
+    let body = json!({"model": "m", "stream": true, "demo": {"fail": "stall=2"}});
+    let answer = gateway.chat_with(body, "normal").header("x-request-id", "silent").send().await.expect("an answer");
+    let stream = answer.text().await.expect("the stream has an end");
+    let (name, error) = last_event(&stream);
+    assert_eq!((name, &error["error"]["code"]), ("event: error", &json!("model_server_timeout")), "{stream}");
+    let message = error["error"]["message"].as_str().expect("a message");
+    assert!(message.contains("was silent for 0.2 s in the middle of its answer"), "{message}");
+    let row = gateway.activity("silent").await["request"].clone();
+    assert_eq!((&row["error"], &row["status"]), (&json!(message), &json!(200)));
+    // Its slot is free, here and there.
+    assert_eq!(gateway.chat("m", "normal").send().await.expect("an answer").status(), 200);
+}
+
+#[tokio::test]
 async fn a_crash_before_the_answer_becomes_502() {
     let gateway = Gateway::start(&format!("models:\n{}", demo_model("m", "")));
     let body = json!({"model": "m", "demo": {"fail": "crash=2"}});

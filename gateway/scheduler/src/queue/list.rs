@@ -62,16 +62,6 @@ impl List {
         std::iter::successors(some(self.tail), move |&slot| some(entries[slot as usize].links[chain as usize].prev))
     }
 
-    /// Appends an entry as the newest.
-    pub(crate) fn push_back(&mut self, entries: &mut Slab<Entry>, chain: Chain, slot: Slot) {
-        entries[slot as usize].links[chain as usize] = Link { prev: self.tail, next: NIL };
-        match some(self.tail) {
-            Some(tail) => entries[tail as usize].links[chain as usize].next = slot,
-            None => self.head = slot,
-        }
-        self.tail = slot;
-    }
-
     /// Puts in an entry where its arrival belongs, which for most is at the end. Others cost a step for each entry
     /// between their place and the nearer end.
     pub(crate) fn insert(&mut self, entries: &mut Slab<Entry>, chain: Chain, slot: Slot) {

@@ -107,6 +107,30 @@ async fn a_llama_server_is_read_with_and_without_metrics() {
 }
 
 #[tokio::test]
+async fn metrics_that_are_compressed_are_said_to_be() {
+    let model = remote_model("m");
+    let listener = tokio::net::TcpListener::bind((model.upstream.host.as_str(), 0)).await.expect("a free port");
+    let port = listener.local_addr().expect("an address").port();
+    let model = Model { upstream: Upstream { port, ..model.upstream }, ..model };
+    let answers =
+        [&b"200 OK\r\ncontent-length: 4\r\n\r\n\x1f\x8b\x08\x00"[..], b"404 Not Found\r\ncontent-length: 0\r\n\r\n"];
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.expect("a connection");
+        for answer in answers {
+            let mut request = [0; 1024];
+            assert!(stream.read(&mut request).await.expect("a request") > 0);
+            stream.write_all(&[b"HTTP/1.1 ", answer].concat()).await.expect("it is read");
+        }
+    });
+    let fault = crate::backend::scrape::Scraper::of(&model).sample().await.expect_err("nothing to be read");
+    let text = fault.to_string();
+    assert!(
+        text.starts_with("GET /metrics has a gzip body, which nobody asked for, and GET /slots no slots"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
 async fn a_server_that_somebody_found_gone_is_missed_before_they_go_on() {
     let mut yard = Yard::new();
     let mut model = pool("m");

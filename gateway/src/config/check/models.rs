@@ -308,6 +308,7 @@ fn timeouts(file: &TimeoutsFile) -> Timeouts {
     Timeouts {
         connect: nonzero(file.connect),
         response_header: nonzero(file.response_header),
+        response_idle: nonzero(file.response_idle),
         tls_handshake: nonzero(file.tls_handshake),
         idle_connection: nonzero(file.idle_connection),
     }

@@ -15,7 +15,9 @@ pub(super) fn tell(explanation: &Explanation) -> Vec<String> {
     let request = &explanation.request;
     let mut story = vec![arrival(request)];
     story.extend(request.unread_priority.as_ref().map(|text| {
-        format!("Its priority header said {text:?}, which is neither a 64-bit whole number nor a band, and did not count.")
+        format!(
+            "Its priority header said {text:?}, which is neither a 64-bit whole number nor a band, and did not count."
+        )
     }));
     let waited = request.serial_queue_wait_ms > 0;
     if waited && !explanation.running_on_arrival.is_empty() {
