@@ -312,9 +312,10 @@ impl Scheduler {
 
     /// Builds the policy anew and queues everybody who waits and is not parked, in arrival order.
     fn rebuild_policy(&mut self) {
-        self.policy =
-            policy::build(&self.settings.policy, &traits(&self.settings.policy, &self.fleet, &*self.eviction));
-        self.requests.settle_charges();
+        let traits = traits(&self.settings.policy, &self.fleet, &*self.eviction);
+        let before = std::mem::replace(&mut self.policy, policy::build(&self.settings.policy, &traits));
+        let payers = self.policy.inherit(before);
+        self.requests.settle_charges(&payers);
         self.policy.advance(&mut self.requests, self.now);
         let mut waiting = self.requests.waiting();
         waiting.retain(|&slot| !self.requests[slot].is_parked());

@@ -10,7 +10,7 @@ mod flow;
 mod scored;
 mod serial;
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 use crate::{
     FlowDecision, LevelView, ModelId, PolicySettings, Priority, RequestId, Timestamp, Usage,
@@ -64,6 +64,9 @@ pub(crate) struct ModelTraits {
     /// Models of different domains are never in each other's way.
     pub(crate) domain: usize,
 }
+
+/// Who pays now, by who paid before; those who are not in it do not any more.
+pub(crate) type Payers = BTreeMap<u32, u32>;
 
 /// An order among waiting requests.
 ///
@@ -147,6 +150,17 @@ pub(crate) trait Policy: fmt::Debug + Send + Sync {
     /// How often requests for a model came up against their ceiling, by band.
     fn held(&self, _model: ModelIx) -> [u64; 3] {
         [0; 3]
+    }
+
+    /// Itself, if it is `flow`.
+    fn into_flow(self: Box<Self>) -> Option<Box<flow::Flow>> {
+        None
+    }
+
+    /// Takes over what still applies from the policy before it, while nobody waits yet. Returns who pays now for what
+    /// runs.
+    fn inherit(&mut self, _before: Box<dyn Policy>) -> Payers {
+        Payers::default()
     }
 
     /// How many flows are remembered, and how many levels.

@@ -6,7 +6,9 @@ use hashbrown::HashTable;
 use slab::Slab;
 
 use super::list::{Chain, Link};
-use crate::{CallerId, Generation, Priority, Request, RequestId, SessionId, TenantId, Timestamp, fleet::ModelIx};
+use crate::{
+    CallerId, Generation, Priority, Request, RequestId, SessionId, TenantId, Timestamp, fleet::ModelIx, policy::Payers,
+};
 
 /// The place of a request in the store; reused once the request is forgotten.
 pub(crate) type Slot = u32;
@@ -144,11 +146,12 @@ impl Requests {
         slots
     }
 
-    /// Whoever runs is paid for: the next policy does not know those who did.
-    pub(crate) fn settle_charges(&mut self) {
+    /// The next policy knows those who pay for what runs by other numbers, or not at all.
+    pub(crate) fn settle_charges(&mut self, payers: &Payers) {
         for (_, entry) in &mut self.entries {
             if let Stage::Running(run) = &mut entry.stage {
-                run.charge.payer = None;
+                let payer = run.charge.payer.and_then(|payer| payers.get(&(payer.get() - 1)));
+                run.charge.payer = payer.and_then(|payer| NonZeroU32::new(payer + 1));
             }
         }
     }

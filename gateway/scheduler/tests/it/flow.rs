@@ -118,6 +118,41 @@ fn what_was_really_used_is_made_good() {
 }
 
 #[test]
+fn turns_and_what_is_known_of_tenants_outlive_a_change_of_settings() {
+    let weighted = |change: fn(&mut FlowSettings)| {
+        let tuned = move |flow: &mut FlowSettings| {
+            fair(FairnessSettings::Weighted)(flow);
+            change(flow);
+        };
+        Box::new(flow("ab", tuned).concurrency(1))
+    };
+    let mut yard = Yard::new(*weighted(|_| {}));
+    yard.warm('a');
+    yard.request(of(1, 1), "run 1 on a");
+    for id in 2..5 {
+        yard.request(of(1, id), "");
+        yard.request(of(2, id + 10), "");
+    }
+    // Tenant 1 uses far more than it was charged for, over a change of settings.
+    yard.event(Event::Reconfigure(weighted(|flow| flow.swap_affinity = false)), "");
+    let used = |output| Usage { prompt_tokens: Some(0), completion_tokens: Some(output), first_token: None };
+    yard.event(Event::Finished { id: RequestId(1), usage: used(10_000) }, "run 12 on a");
+    yard.event(Event::Reconfigure(weighted(|flow| flow.idle_timeout = secs(500))), "");
+    yard.event(Event::Finished { id: RequestId(12), usage: used(40) }, "run 13 on a");
+    assert_eq!(yard.decision(13).flow.map(|flow| flow.expected_tokens), Some(40), "as usual");
+    yard.event(Event::Finished { id: RequestId(13), usage: used(40) }, "run 14 on a");
+    assert_eq!(yard.scheduler.remembered().0, 2);
+    yard.finish(14, "run 2 on a");
+    assert_eq!(yard.decision(2).flow.map(|flow| flow.expected_tokens), Some(10_000), "as usual");
+    // Another fairness counts otherwise, and begins anew.
+    yard.event(Event::Reconfigure(Box::new(flow("ab", fair(FairnessSettings::RoundRobin)).concurrency(1))), "");
+    yard.request(of(2, 20), "");
+    yard.finish(2, "run 3 on a");
+    yard.finish(3, "run 20 on a");
+    yard.finish(20, "run 4 on a");
+}
+
+#[test]
 fn what_came_to_nothing_is_not_paid_for_and_says_nothing_of_answers() {
     let mut yard = busy(fair(FairnessSettings::Weighted));
     let sized = |tenant, id| Request { prompt_tokens: 10, ..of(tenant, id) };

@@ -49,6 +49,12 @@ struct Idle {
     after: Option<u32>,
 }
 
+impl Flow {
+    pub(super) fn tenant(&self) -> TenantId {
+        self.tenant
+    }
+}
+
 /// Every level and flow that is known.
 #[derive(Debug, Default)]
 pub(super) struct Flows {
@@ -88,6 +94,11 @@ impl Flows {
                 idle: None,
             })
         })
+    }
+
+    /// Every flow, by its number.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Flow)> {
+        self.flows.iter()
     }
 
     pub(super) fn get(&self, flow: u32) -> &Flow {

@@ -11,6 +11,7 @@ mod ceiling;
 mod estimate;
 mod fairness;
 mod flows;
+mod inherit;
 mod moves;
 mod ordering;
 mod pool;
@@ -31,7 +32,7 @@ use pool::{Lane, Pool};
 use queue::Queue;
 use slab::Slab;
 
-use super::{Candidate, ModelTraits, Passed, Policy, Standing, Terms, board::Board};
+use super::{Candidate, ModelTraits, Passed, Payers, Policy, Standing, Terms, board::Board};
 use crate::{
     FlowDecision, FlowSettings, LevelView, Priority, Timestamp, Usage,
     detector::{Saturation, Share},
@@ -45,7 +46,7 @@ const MOST_OWED: Tag = 64;
 
 /// The waiting requests of all models, by level and flow.
 #[derive(Debug)]
-pub(super) struct Flow {
+pub(crate) struct Flow {
     settings: FlowSettings,
     fairness: Fairness,
     ceilings: Ceilings,
@@ -371,6 +372,14 @@ impl Policy for Flow {
 
     fn held(&self, model: ModelIx) -> [u64; 3] {
         self.pools[model].held
+    }
+
+    fn into_flow(self: Box<Self>) -> Option<Box<Self>> {
+        Some(self)
+    }
+
+    fn inherit(&mut self, before: Box<dyn Policy>) -> Payers {
+        before.into_flow().map(|before| self.take_over(*before)).unwrap_or_default()
     }
 
     fn remembered(&self) -> (usize, usize) {

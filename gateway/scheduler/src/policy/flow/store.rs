@@ -45,6 +45,10 @@ impl<T: Keyed> Store<T> {
         thing
     }
 
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        self.things.iter().map(|(ix, thing)| (ix as u32, thing))
+    }
+
     pub(super) fn len(&self) -> usize {
         self.things.len()
     }
