@@ -1,6 +1,9 @@
 //! What may wait: bounds, displacement, time to live, and how soon it is worth coming back.
 
-use std::{collections::BTreeMap, collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet, btree_map},
+    time::Duration,
+};
 
 use crate::{
     AdmissionSettings, Band, BandView, Bounds, Priority, Timestamp,
@@ -67,10 +70,12 @@ impl Backlog {
                 self.levels.remove(&priority);
             }
         }
-        if let Some(level) = self.sheddable.get_mut(&priority) {
-            level.unlink(requests.entries_mut(), Chain::Sheddable, slot);
-            if level.front().is_none() {
-                self.sheddable.remove(&priority);
+        if priority.is_sheddable()
+            && let btree_map::Entry::Occupied(mut level) = self.sheddable.entry(priority)
+        {
+            level.get_mut().unlink(requests.entries_mut(), Chain::Sheddable, slot);
+            if level.get().front().is_none() {
+                level.remove();
             }
         }
         if let Some(expires) = requests.get_mut(slot).expires.take() {

@@ -1,9 +1,6 @@
 //! The models and their replicas: what is loaded, what is on its way in or out, and for whom.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    ops::Index,
-};
+use std::{ops::Index, time::Duration};
 
 use crate::{
     Generation, Load, ModelId, ModelSettings, PolicySettings, ReplicaId, ReplicaState, SessionId, Settings, Timestamp,
@@ -20,11 +17,12 @@ pub(crate) type ModelIx = usize;
 #[derive(Debug, Default)]
 pub(crate) struct Fleet {
     models: Vec<Model>,
-    by_id: BTreeMap<ModelId, ModelIx>,
-    /// Models with a replica that holds room on this machine.
-    resident: BTreeSet<ModelIx>,
-    /// Models with a swap.
-    swapping: BTreeSet<ModelIx>,
+    /// In the order of their numbers.
+    by_id: Vec<(ModelId, ModelIx)>,
+    /// Models with a replica that holds room on this machine, in a stable order.
+    resident: Vec<ModelIx>,
+    /// Models with a swap, in a stable order.
+    swapping: Vec<ModelIx>,
 }
 
 /// One model.
@@ -36,15 +34,36 @@ pub(crate) struct Model {
     pub(crate) replicas: Vec<Replica>,
     /// How full its replicas are: each by itself, and what those hold together that are ready.
     detector: Box<dyn Detector>,
+    capacity: Capacity,
     spots: Vec<Spot>,
     with_room: u64,
     ready: u64,
     used: u64,
     running: u64,
     /// The load that is under way, at most one.
-    pub(crate) swap: Option<Swap>,
+    pub(crate) swap: Option<Box<Swap>>,
     /// Whether it is among the resident and among the swapping.
     noted: (bool, bool),
+}
+
+/// What one replica of a model may hold, in terms of its detector; worked out when the model is configured.
+#[derive(Clone, Copy, Debug)]
+struct Capacity {
+    /// What makes it full.
+    own: u64,
+    /// What it may hold while the others have room.
+    most: u64,
+    /// How long a sample is good for.
+    staleness: Option<Duration>,
+}
+
+impl Capacity {
+    fn new(detector: &dyn Detector, headroom: f64) -> Self {
+        let own = detector.capacity();
+        let more = u128::from(own) * u128::from(Share::new(headroom).millionths()) / 1_000_000;
+        let most = own.saturating_add(u64::try_from(more).unwrap_or(u64::MAX));
+        Self { own, most, staleness: detector.staleness() }
+    }
 }
 
 /// One replica of a model.
@@ -186,7 +205,7 @@ impl Model {
     pub(crate) fn saturation(&self) -> Saturation {
         Saturation {
             used: self.used,
-            capacity: self.ready * self.detector.capacity(),
+            capacity: self.ready * self.capacity.own,
             one: self.detector.one(self.used, self.running),
         }
     }
@@ -198,9 +217,10 @@ impl Model {
 
     /// Until when a replica's last sample can be gone by, if it can.
     pub(crate) fn fresh_until(&self, index: usize) -> Option<Timestamp> {
+        let staleness = self.capacity.staleness?;
         let replica = &self.replicas[index];
         let (sampled, _) = replica.sampled.last.filter(|_| replica.state == ReplicaState::Ready)?;
-        Some(sampled + self.detector.staleness()?)
+        Some(sampled + staleness)
     }
 
     /// Measures a replica anew.
@@ -215,9 +235,9 @@ impl Model {
             Some(settings) => {
                 let used = self.detector.used(replica);
                 let is_full = replica.running >= settings.concurrency.max(1);
-                let room = if !is_full && self.detector.staleness().is_some() && !is_fresh {
+                let room = if !is_full && self.capacity.staleness.is_some() && !is_fresh {
                     Room::Unsure
-                } else if is_full || used >= self.most(settings.headroom) {
+                } else if is_full || used >= self.capacity.most {
                     Room::Full
                 } else {
                     Room::Free
@@ -233,13 +253,6 @@ impl Model {
         self.used = self.used + used - used_before;
         self.running = self.running + running - running_before;
         self.replicas[index].counted = counted;
-    }
-
-    /// What one replica may hold while the others have room.
-    fn most(&self, headroom: f64) -> u64 {
-        let capacity = self.detector.capacity();
-        let more = u128::from(capacity) * u128::from(Share::new(headroom).millionths()) / 1_000_000;
-        capacity.saturating_add(u64::try_from(more).unwrap_or(u64::MAX))
     }
 
     /// Whether it is a pool of servers that are there whether asked for or not: remote, and more than one. Each of them
@@ -334,12 +347,16 @@ impl Fleet {
                 PolicySettings::Flow(_) => detector::build(model_settings),
                 PolicySettings::Serial(_) | PolicySettings::Fifo(_) => detector::places(model_settings),
             };
-            let ix = *self.by_id.entry(id).or_insert_with(|| {
+            let capacity = Capacity::new(&*detector, model_settings.headroom);
+            let ix = self.known(id).unwrap_or_else(|| {
+                let place = self.by_id.partition_point(|&(other, _)| other < id);
+                self.by_id.insert(place, (id, self.models.len()));
                 self.models.push(Model {
                     id,
                     settings: None,
                     replicas: Vec::new(),
                     detector: detector::places(model_settings),
+                    capacity,
                     spots: Vec::new(),
                     with_room: 0,
                     ready: 0,
@@ -356,17 +373,27 @@ impl Fleet {
             model.spots.resize(count, Spot::ABSENT);
             model.settings = Some(model_settings.clone());
             model.detector = detector;
+            model.capacity = capacity;
+        }
+    }
+
+    /// The place of a model that was configured at some time. The shell numbers them from 0 on, so most are found at
+    /// their own number.
+    fn known(&self, id: ModelId) -> Option<ModelIx> {
+        match self.by_id.get(id.0 as usize) {
+            Some(&(found, ix)) if found == id => Some(ix),
+            _ => self.by_id.binary_search_by_key(&id, |&(id, _)| id).ok().map(|place| self.by_id[place].1),
         }
     }
 
     /// The place of a configured model.
     pub(crate) fn find(&self, id: ModelId) -> Option<ModelIx> {
-        self.by_id.get(&id).copied().filter(|&ix| self.models[ix].settings.is_some())
+        self.known(id).filter(|&ix| self.models[ix].settings.is_some())
     }
 
     /// The place of a replica that exists, be its model configured or not, if this is its newest load.
     pub(crate) fn find_load(&self, replica: ReplicaId, generation: Generation) -> Option<(ModelIx, usize)> {
-        let ix = *self.by_id.get(&replica.model)?;
+        let ix = self.known(replica.model)?;
         let index = replica.index as usize;
         let found = self.models[ix].replicas.get(index)?;
         (found.generation == generation && generation.0 > 0).then_some((ix, index))
@@ -382,7 +409,7 @@ impl Fleet {
 
     /// The models in the order of their numbers.
     pub(crate) fn sorted(&self) -> impl Iterator<Item = &Model> {
-        self.by_id.values().map(|&ix| &self.models[ix])
+        self.by_id.iter().map(|&(_, ix)| &self.models[ix])
     }
 
     pub(crate) fn get_mut(&mut self, model: ModelIx) -> &mut Model {
@@ -399,7 +426,6 @@ impl Fleet {
         let model = &self.models[ix];
         let is_resident = model.replicas.iter().any(|replica| replica.managed && replica.is_up());
         let noted = (is_resident, model.swap.is_some());
-        // Most calls change nothing, and this is on the way of every request.
         if model.noted != noted {
             self.models[ix].noted = noted;
             update(&mut self.resident, ix, noted.0);
@@ -423,7 +449,7 @@ impl Fleet {
 
     /// The place of a model that was configured at some time.
     pub(crate) fn ix(&self, id: ModelId) -> ModelIx {
-        self.by_id[&id]
+        self.known(id).expect("nobody has the number of a model that never was")
     }
 
     pub(crate) fn replica_id(&self, model: ModelIx, index: usize) -> ReplicaId {
@@ -439,10 +465,11 @@ impl Index<ModelIx> for Fleet {
     }
 }
 
-fn update(set: &mut BTreeSet<ModelIx>, ix: ModelIx, is_in: bool) {
-    if is_in {
-        set.insert(ix);
-    } else {
-        set.remove(&ix);
+/// Puts a model into a sorted list, or takes it out.
+fn update(list: &mut Vec<ModelIx>, ix: ModelIx, is_in: bool) {
+    match list.binary_search(&ix) {
+        Err(place) if is_in => list.insert(place, ix),
+        Ok(place) if !is_in => _ = list.remove(place),
+        _ => {}
     }
 }

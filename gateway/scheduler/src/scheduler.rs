@@ -16,7 +16,7 @@ use crate::{
     eviction::{self, Eviction},
     fleet::{Fleet, ModelIx},
     policy::{self, ModelTraits, Policy},
-    queue::{Entry, Requests, Slot, Stage},
+    queue::{Entry, Requests, Slot},
 };
 
 /// Decides who goes next. See the crate's documentation for how to drive it.
@@ -165,23 +165,10 @@ impl Scheduler {
     }
 
     fn arrive(&mut self, request: &Request) {
-        if self.requests.find(request.id).is_some() {
-            return;
-        }
-        let refuse = |outcome, retry_after| {
-            let (id, waited) = (request.id, Default::default());
-            Action::Reject { id, outcome, waited, retry_after, flow: None }
-        };
-        if self.drain.has_begun() {
-            self.actions.push_back(refuse(Outcome::Shutdown, Some(shutdown::RETRY_AFTER)));
-            return;
-        }
-        let Some(model) = self.fleet.find(request.model) else {
-            self.actions.push_back(refuse(Outcome::UnknownModel, None));
-            return;
-        };
+        let model = self.fleet.find(request.model).filter(|_| !self.drain.has_begun());
+        let Some(model) = model else { return self.turn_away(request) };
         let arrived = request.arrived.map_or(self.now, |arrived| arrived.min(self.now));
-        let slot = self.requests.insert(request, model, arrived);
+        let Some(slot) = self.requests.insert(request, model, arrived) else { return };
         self.backlog.add(&self.settings.admission, &mut self.requests, slot, self.now);
         self.enter(slot, request.caller.as_ref());
         if request.arrived.is_some() {
@@ -195,6 +182,19 @@ impl Scheduler {
         if verdict != Verdict::Fits || self.gate.is_over(&self.requests[slot]) || may_be_shed {
             self.admit(slot, may_be_shed);
         }
+    }
+
+    /// Rejects an arrival that nothing could ever be done for.
+    fn turn_away(&mut self, request: &Request) {
+        if self.requests.find(request.id).is_some() {
+            return;
+        }
+        let (outcome, retry_after) = match self.drain.has_begun() {
+            true => (Outcome::Shutdown, Some(shutdown::RETRY_AFTER)),
+            false => (Outcome::UnknownModel, None),
+        };
+        let (id, waited) = (request.id, Default::default());
+        self.actions.push_back(Action::Reject { id, outcome, waited, retry_after, flow: None });
     }
 
     /// Decides about an arrival that a bound is too small for, or that may not wait for a saturated model.
@@ -234,9 +234,7 @@ impl Scheduler {
     }
 
     fn finished(&mut self, id: RequestId, usage: Usage) {
-        let Some(slot) = self.requests.find(id) else { return };
-        let Stage::Running(run) = self.requests[slot].stage else { return };
-        let entry = self.requests.remove(slot);
+        let Some((entry, run)) = self.requests.remove_running(id) else { return };
         self.gate.end(&entry);
         self.policy.finished(&self.requests, &entry, run.charge, usage);
         let model = entry.model;
@@ -281,8 +279,12 @@ impl Scheduler {
 
     /// Ends the wait of a request with an error.
     fn reject(&mut self, slot: Slot, outcome: Outcome) {
-        let is_parked = self.requests[slot].is_parked();
-        let flow = if is_parked { None } else { self.policy.account(&self.requests, slot) };
+        let flow = if self.requests[slot].is_parked() {
+            None
+        } else {
+            let charge = self.policy.charge(&self.requests, slot);
+            self.policy.account(&self.requests, slot, charge)
+        };
         let entry = self.forget(slot);
         let retry_after = match outcome {
             Outcome::UnknownModel => None,

@@ -68,8 +68,14 @@ impl Share {
 
     /// `part` over `whole`, rounded down; everything of nothing.
     pub(crate) fn of(part: u64, whole: u64) -> Self {
-        let millionths = (u128::from(part) * u128::from(Self::WHOLE.0)).checked_div(whole.into());
-        Self(millionths.map_or(Self::WHOLE.0, |millionths| u64::try_from(millionths).unwrap_or(u64::MAX)))
+        if whole == 0 {
+            return Self::WHOLE;
+        }
+        // Dividing 128 bits takes long.
+        Self(part.checked_mul(Self::WHOLE.0).map_or_else(
+            || u64::try_from(u128::from(part) * u128::from(Self::WHOLE.0) / u128::from(whole)).unwrap_or(u64::MAX),
+            |millionths| millionths / whole,
+        ))
     }
 
     pub(crate) const fn millionths(self) -> u64 {

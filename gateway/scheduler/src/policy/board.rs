@@ -12,6 +12,7 @@ pub(super) struct Board<K> {
     ready: Tournament<K>,
     /// Unloaded models by class, and the best of each class. The last class is for models that conflict with nobody.
     unloaded: Vec<BTreeSet<(K, ModelIx)>>,
+    unloaded_count: usize,
     classes: Tournament<K>,
     is_aside: Vec<bool>,
     /// The classes that are set aside, to be brought back at the end of the round.
@@ -27,6 +28,7 @@ impl<K: Ord + Copy> Board<K> {
         Self {
             ready: Tournament::new(models.len(), absent),
             unloaded: vec![BTreeSet::new(); classes],
+            unloaded_count: 0,
             classes: Tournament::new(classes, absent),
             is_aside: vec![false; classes],
             aside: Vec::new(),
@@ -36,15 +38,22 @@ impl<K: Ord + Copy> Board<K> {
 
     /// Sets a model's candidate; one that is blocked is none.
     pub(super) fn set(&mut self, model: ModelIx, candidate: Option<(Standing, K)>) {
-        let key = |wanted| candidate.filter(|&(standing, _)| standing == wanted).map(|(_, key)| key);
-        self.ready.set(model, key(Standing::Ready));
-        let unloaded = key(Standing::Unloaded);
+        let (ready, unloaded) = match candidate {
+            Some((Standing::Ready, key)) => (Some(key), None),
+            Some((Standing::Unloaded, key)) => (None, Some(key)),
+            Some((Standing::Blocked, _)) | None => (None, None),
+        };
+        self.ready.set(model, ready);
+        if unloaded.is_none() && self.unloaded_count == 0 {
+            return;
+        }
         let (class, before) = self.places[model];
         if before != unloaded {
             if let Some(old) = before {
                 self.unloaded[class].remove(&(old, model));
             }
             self.unloaded[class].extend(unloaded.map(|new| (new, model)));
+            self.unloaded_count = self.unloaded_count + usize::from(unloaded.is_some()) - usize::from(before.is_some());
             self.places[model].1 = unloaded;
             self.update_class(class);
         }

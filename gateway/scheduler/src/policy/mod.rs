@@ -137,8 +137,8 @@ pub(crate) trait Policy: fmt::Debug + Send + Sync {
         false
     }
 
-    /// The account of a waiting request, as of now.
-    fn account(&self, _requests: &Requests, _slot: Slot) -> Option<FlowDecision> {
+    /// The account of a waiting request, as of now, and with what it would be charged.
+    fn account(&self, _requests: &Requests, _slot: Slot, _charge: Charge) -> Option<FlowDecision> {
         None
     }
 

@@ -6,7 +6,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BinaryHeap, btree_map},
     num::NonZeroU64,
 };
 
@@ -39,6 +39,13 @@ impl Order {
     /// What one point weighs in a [`Key`].
     fn unit(&self) -> i128 {
         self.micros_per_point.map_or(1, |micros| i128::from(micros.get()))
+    }
+
+    /// The place of a request in the order, affinity left out.
+    fn key(&self, model_priority: i64, entry: &Entry) -> Key {
+        let points = i128::from(entry.priority.0) + i128::from(model_priority);
+        let arrived = if self.ages() { i128::from(entry.arrived.0) } else { 0 };
+        Key { score: points * self.unit() - arrived, arrival: Reverse(entry.id) }
     }
 
     /// Affinity breaks near-ties and never lifts a request out of its band.
@@ -85,12 +92,35 @@ struct ModelQueue {
     traits: ModelTraits,
     model_priority: i64,
     levels: BTreeMap<Priority, List>,
-    /// The head of each level; only kept when requests age, for otherwise the highest level has the best.
-    heads: BTreeSet<(Key, Priority)>,
+    /// The head of each level, the best on top, and further down some who no longer wait; only kept when requests age,
+    /// for otherwise the highest level has the best.
+    heads: BinaryHeap<(Key, Slot)>,
     standing: Standing,
     is_aside: bool,
     is_candidate: bool,
     best: Option<Slot>,
+}
+
+impl ModelQueue {
+    /// The least number of heads at which it is worth clearing out those who no longer wait.
+    const SLACK: usize = 64;
+
+    /// The head of a level leaves, and the next takes its place.
+    fn behead(&mut self, order: &Order, requests: &Requests, slot: Slot, next: Option<Slot>) {
+        let with_key = |slot: Slot| (order.key(self.model_priority, &requests[slot]), slot);
+        let has_left = |&(key, other): &(Key, Slot)| other == slot || !requests.is_queued(key.arrival.0, other);
+        let is_best = self.heads.peek().is_some_and(|&(_, best)| best == slot);
+        match next.map(with_key) {
+            Some(next) if is_best => self.heads.peek_mut().into_iter().for_each(|mut best| *best = next),
+            next => self.heads.extend(next),
+        }
+        while self.heads.peek().is_some_and(has_left) {
+            self.heads.pop();
+        }
+        if self.heads.len() > 2 * self.levels.len() + Self::SLACK {
+            self.heads = self.levels.values().filter_map(List::front).map(with_key).collect();
+        }
+    }
 }
 
 /// The candidates, one for each model: its best request.
@@ -120,20 +150,13 @@ impl Scored {
             traits,
             model_priority: order.model_priority.get(&traits.id).copied().unwrap_or(0),
             levels: BTreeMap::new(),
-            heads: BTreeSet::new(),
+            heads: BinaryHeap::new(),
             standing: Standing::Blocked,
             is_aside: false,
             is_candidate: false,
             best: None,
         });
         Self { models: queues.collect(), lanes: [Lane::new(models), Lane::new(models)], order, aside: Vec::new() }
-    }
-
-    /// A request's place in the order, affinity left out.
-    fn key(&self, entry: &Entry) -> Key {
-        let points = i128::from(entry.priority.0) + i128::from(self.models[entry.model].model_priority);
-        let arrived = if self.order.ages() { i128::from(entry.arrived.0) } else { 0 };
-        Key { score: points * self.order.unit() - arrived, arrival: Reverse(entry.id) }
     }
 
     /// The points that affinity gives to a request of this model as it stands.
@@ -156,11 +179,10 @@ impl Scored {
     fn update(&mut self, requests: &Requests, model: ModelIx) {
         let queue = &self.models[model];
         let best = if self.order.ages() {
-            queue.heads.last().and_then(|(_, priority)| queue.levels.get(priority))
+            queue.heads.peek().map(|&(_, slot)| slot)
         } else {
-            queue.levels.values().next_back()
-        }
-        .and_then(List::front);
+            queue.levels.last_key_value().and_then(|(_, level)| level.front())
+        };
 
         let is_candidate = best.is_some() && queue.standing != Standing::Blocked && !queue.is_aside;
         if !is_candidate && !queue.is_candidate {
@@ -172,7 +194,7 @@ impl Scored {
         let mut ageless = None;
         if let (Some(slot), true) = (best, is_candidate) {
             let entry = &requests[slot];
-            let key = self.key(entry);
+            let key = self.order.key(queue.model_priority, entry);
             if queue.standing == Standing::Ready {
                 let affinity = self.order.affinity(entry.priority);
                 candidate = Some((Standing::Ready, key.plus(i128::from(affinity) * self.order.unit())));
@@ -200,44 +222,36 @@ impl Policy for Scored {
 
     fn push(&mut self, requests: &mut Requests, slot: Slot) {
         let entry = &requests[slot];
-        let (model, priority, key) = (entry.model, entry.priority, self.key(entry));
+        let (model, priority) = (entry.model, entry.priority);
         let queue = &mut self.models[model];
+        let key = self.order.key(queue.model_priority, entry);
         let level = queue.levels.entry(priority).or_default();
-        let before = level.front();
         // Who was parked comes later than some that arrived after it.
         level.insert(requests.entries_mut(), Chain::Level, slot);
         if level.front() != Some(slot) {
             return;
         }
         if self.order.ages() {
-            let before = before.map(|before| self.key(&requests[before]));
-            let heads = &mut self.models[model].heads;
-            if let Some(before) = before {
-                heads.remove(&(before, priority));
-            }
-            heads.insert((key, priority));
+            queue.heads.push((key, slot));
         }
         self.update(requests, model);
     }
 
     fn remove(&mut self, requests: &mut Requests, slot: Slot) {
         let entry = &requests[slot];
-        let (model, priority, key) = (entry.model, entry.priority, self.key(entry));
-        let Some(level) = self.models[model].levels.get_mut(&priority) else { return };
-        let was_head = level.front() == Some(slot);
-        level.unlink(requests.entries_mut(), Chain::Level, slot);
+        let (model, priority) = (entry.model, entry.priority);
+        let btree_map::Entry::Occupied(mut level) = self.models[model].levels.entry(priority) else { return };
+        let was_head = level.get().front() == Some(slot);
+        level.get_mut().unlink(requests.entries_mut(), Chain::Level, slot);
         if !was_head {
             return;
         }
-        let next = level.front();
-        let next_key = next.map(|next| self.key(&requests[next]));
-        let queue = &mut self.models[model];
+        let next = level.get().front();
         if next.is_none() {
-            queue.levels.remove(&priority);
+            level.remove();
         }
         if self.order.ages() {
-            queue.heads.remove(&(key, priority));
-            queue.heads.extend(next_key.map(|key| (key, priority)));
+            self.models[model].behead(&self.order, requests, slot, next);
         }
         self.update(requests, model);
     }
@@ -306,8 +320,11 @@ impl Policy for Scored {
             return Passed { by_aging, by_affinity: None };
         }
         // Without affinity it could lose only to one that has less of it: an unloaded model's, or a curbed one.
-        let without_affinity =
-            [Some(self.key(picked)), lane.board.best_unloaded().copied(), key_of(lane.curbed.best())];
+        let without_affinity = [
+            Some(self.order.key(queue.model_priority, picked)),
+            lane.board.best_unloaded().copied(),
+            key_of(lane.curbed.best()),
+        ];
         Passed {
             by_aging: other(key_of(lane.ageless.best())),
             by_affinity: other(without_affinity.into_iter().flatten().max()),

@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroU32, ops::Index, time::Duration};
 
-use hashbrown::HashTable;
+use hashbrown::{HashTable, hash_table};
 use slab::Slab;
 
 use super::list::{Chain, Link};
@@ -98,8 +98,12 @@ impl Requests {
         self.by_id.find(hash(id), |&slot| self[slot].id == id).copied()
     }
 
-    /// Takes in an arrival. Its id must not be known.
-    pub(crate) fn insert(&mut self, request: &Request, model: ModelIx, arrived: Timestamp) -> Slot {
+    /// Takes in an arrival; none if its id is known.
+    pub(crate) fn insert(&mut self, request: &Request, model: ModelIx, arrived: Timestamp) -> Option<Slot> {
+        let entries = &self.entries;
+        let id_of = |&slot: &Slot| entries[slot as usize].id;
+        let found = self.by_id.entry(hash(request.id), |slot| id_of(slot) == request.id, |slot| hash(id_of(slot)));
+        let hash_table::Entry::Vacant(vacant) = found else { return None };
         let entry = Entry {
             id: request.id,
             model,
@@ -119,9 +123,8 @@ impl Requests {
             links: Default::default(),
         };
         let slot = Slot::try_from(self.entries.insert(entry)).expect("fewer than 2^32 requests fit into memory");
-        let entries = &self.entries;
-        self.by_id.insert_unique(hash(request.id), slot, |&slot| hash(entries[slot as usize].id));
-        slot
+        vacant.insert(slot);
+        Some(slot)
     }
 
     /// Forgets a request that is in no list.
@@ -133,9 +136,23 @@ impl Requests {
         entry
     }
 
+    /// Forgets a request that runs; none if it does not.
+    pub(crate) fn remove_running(&mut self, id: RequestId) -> Option<(Entry, Running)> {
+        let found = self.by_id.find_entry(hash(id), |&slot| self.entries[slot as usize].id == id).ok()?;
+        let slot = *found.get() as usize;
+        let Stage::Running(run) = self.entries[slot].stage else { return None };
+        found.remove();
+        Some((self.entries.remove(slot), run))
+    }
+
     /// Whether the request under this id, last seen in this place, still waits.
     pub(crate) fn is_waiting(&self, id: RequestId, slot: Slot) -> bool {
         self.entries.get(slot as usize).is_some_and(|entry| entry.id == id && entry.is_waiting())
+    }
+
+    /// Whether the request under this id, last seen in this place, still waits in the policy.
+    pub(crate) fn is_queued(&self, id: RequestId, slot: Slot) -> bool {
+        self.is_waiting(id, slot) && !self[slot].is_parked()
     }
 
     /// The waiting requests in arrival order.

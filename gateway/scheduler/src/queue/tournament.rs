@@ -1,11 +1,14 @@
 //! The best of a few players whose scores change often: a winner tree.
 
+use std::hint::select_unpredictable;
+
 /// Keeps the player with the greatest key. A change costs at most one comparison for each doubling of the number of
 /// players, without allocating; asking for the best costs nothing.
 #[derive(Debug)]
 pub(crate) struct Tournament<K> {
     /// The key of whoever does not play; less than any other.
     absent: K,
+    playing: usize,
     keys: Vec<K>,
     /// A complete binary tree over the players, root at 1; each node holds the better of its two children.
     winners: Vec<u32>,
@@ -20,28 +23,35 @@ impl<K: Ord + Copy> Tournament<K> {
             // Without keys any winner below will do; the left-most keeps the tree consistent.
             winners[node] = if node >= size / 2 { (2 * node - size) as u32 } else { winners[2 * node] };
         }
-        Self { absent, keys: vec![absent; size], winners }
+        Self { absent, playing: 0, keys: vec![absent; size], winners }
     }
 
     /// Sets a player's key; `None` takes it out.
     pub(crate) fn set(&mut self, player: usize, key: Option<K>) {
-        let key = key.unwrap_or(self.absent);
-        if self.keys[player] == key {
+        if key.is_none() && self.playing == 0 {
             return;
         }
-        self.keys[player] = key;
-        let size = self.keys.len();
-        let mut node = (size + player) / 2;
-        let mut winner = self.better(player as u32, (player ^ 1) as u32);
-        while node > 0 {
+        let key = key.unwrap_or(self.absent);
+        let before = std::mem::replace(&mut self.keys[player], key);
+        if before == key {
+            return;
+        }
+        self.playing = self.playing + usize::from(key != self.absent) - usize::from(before != self.absent);
+        let mut node = (self.keys.len() + player) / 2;
+        let mut rival = (player ^ 1) as u32;
+        let mut winner = player as u32;
+        loop {
+            // A coin toss more often than not.
+            winner = select_unpredictable(self.keys[rival as usize] > self.keys[winner as usize], rival, winner);
             // Someone else wins here as before: nothing changes further up.
             if self.winners[node] == winner && winner != player as u32 {
                 return;
             }
             self.winners[node] = winner;
-            if node > 1 {
-                winner = self.better(winner, self.winners[node ^ 1]);
+            if node == 1 {
+                return;
             }
+            rival = self.winners[node ^ 1];
             node /= 2;
         }
     }
@@ -49,12 +59,7 @@ impl<K: Ord + Copy> Tournament<K> {
     /// The player with the greatest key, and that key.
     pub(crate) fn best(&self) -> Option<(usize, &K)> {
         let player = self.winners[1] as usize;
-        let key = &self.keys[player];
-        (*key != self.absent).then_some((player, key))
-    }
-
-    fn better(&self, a: u32, b: u32) -> u32 {
-        if self.keys[a as usize] >= self.keys[b as usize] { a } else { b }
+        (self.playing > 0).then(|| (player, &self.keys[player]))
     }
 }
 

@@ -9,7 +9,7 @@ use crate::{
     Action, Decision, ModelId,
     fleet::{ModelIx, Phase},
     policy::{Candidate, Passed, Standing},
-    queue::{Running, Slot, Stage},
+    queue::{Charge, Entry, Running, Slot, Stage},
 };
 
 /// What the better candidates of a round have claimed.
@@ -203,13 +203,13 @@ impl Scheduler {
 
     /// Sends a waiting request to a replica of its model. False if there is no place.
     pub(super) fn dispatch(&mut self, slot: Slot, affinity: bool, passed: Passed) -> bool {
-        let model = self.requests[slot].model;
-        let Some(index) = self.fleet[model].place(self.requests[slot].session) else { return false };
-        let decision = self.decide(slot, index, affinity, passed);
+        let Entry { model, session, .. } = self.requests[slot];
+        let Some(index) = self.fleet[model].place(session) else { return false };
+        let charge = self.policy.charge(&self.requests, slot);
+        let decision = self.decide(slot, index, affinity, passed, charge);
         let takes_slot = self.fleet[model].takes_slot();
         self.running += 1;
         self.running_slots += u64::from(takes_slot);
-        let charge = self.policy.charge(&self.requests, slot);
         let replica = &mut self.fleet.get_mut(model).replicas[index];
         replica.running += 1;
         replica.tokens += charge.tokens;
@@ -234,7 +234,7 @@ impl Scheduler {
 
     /// The account of a dispatch, made while the request still waits.
     #[expect(clippy::cast_precision_loss, reason = "for people; the order is decided in integers")]
-    fn decide(&self, slot: Slot, index: usize, affinity: bool, passed: Passed) -> Decision {
+    fn decide(&self, slot: Slot, index: usize, affinity: bool, passed: Passed, charge: Charge) -> Decision {
         let entry = &self.requests[slot];
         let terms = self.policy.terms(&self.requests, slot, self.now);
         let affinity = if affinity { terms.affinity } else { 0 };
@@ -252,7 +252,7 @@ impl Scheduler {
             passed_by_aging: passed.by_aging,
             passed_by_affinity: passed.by_affinity,
             still_waiting: self.backlog.requests() - 1,
-            flow: self.policy.account(&self.requests, slot),
+            flow: self.policy.account(&self.requests, slot, charge),
         }
     }
 }

@@ -173,10 +173,11 @@ impl Scheduler {
                 return;
             }
         }
+        self.fleet.note(ix);
         self.stand(ix);
     }
 
-    /// The same for a change that concerns one replica alone.
+    /// The same for a change of what one replica does, its state and swaps aside.
     pub(super) fn touch(&mut self, ix: ModelIx, index: usize) {
         if !self.look_at(ix, index) {
             self.stand(ix);
@@ -196,7 +197,6 @@ impl Scheduler {
     }
 
     fn stand(&mut self, ix: ModelIx) {
-        self.fleet.note(ix);
         let model = &self.fleet[ix];
         self.policy.set_standing(&self.requests, ix, model.standing(self.now), model.saturation());
     }
@@ -222,12 +222,12 @@ impl Scheduler {
         let model = &self.fleet[ix];
         let replica = &model.replicas[index];
         let at = match replica.state {
-            ReplicaState::Failed { until } if until > self.now => Some(until),
-            _ if self.is_to_be_checked(ix, index) => Some(self.now),
-            _ => {
-                let stale = model.fresh_until(index).filter(|_| replica.sampled.is_fresh);
+            ReplicaState::Ready => {
+                let stale = if replica.sampled.is_fresh { model.fresh_until(index) } else { None };
                 stale.into_iter().chain(self.idle_until(ix, index)).min()
             }
+            ReplicaState::Failed { until } if until > self.now => Some(until),
+            _ => self.is_to_be_checked(ix, index).then_some(self.now),
         };
         let Some(at) = at else { return };
         if replica.alarm.is_none_or(|alarm| alarm > at) {
@@ -255,6 +255,7 @@ impl Scheduler {
             } else {
                 if self.is_to_be_checked(ix, index) {
                     self.load(ix, index, None);
+                    self.fleet.note(ix);
                 }
                 self.touch(ix, index);
             }
@@ -270,9 +271,12 @@ impl Scheduler {
     /// When a replica will have been without requests for its ttl; none while it runs one or one waits for it.
     fn idle_until(&self, ix: ModelIx, index: usize) -> Option<Timestamp> {
         let model = &self.fleet[ix];
-        let ttl = model.settings.as_ref().filter(|settings| settings.managed)?.ttl?;
         let replica = &model.replicas[index];
-        (replica.is_idle() && self.policy.head(ix).is_none()).then(|| replica.idle_since + ttl)
+        if !replica.is_idle() {
+            return None;
+        }
+        let ttl = model.settings.as_ref().filter(|settings| settings.managed)?.ttl?;
+        self.policy.head(ix).is_none().then(|| replica.idle_since + ttl)
     }
 }
 

@@ -51,7 +51,7 @@ impl Scheduler {
             }
         }
         let (request, passed) = request.unzip();
-        self.fleet.get_mut(model).swap = Some(Swap {
+        self.fleet.get_mut(model).swap = Some(Box::new(Swap {
             replica: replica as u32,
             phase: Phase::Evicting,
             request,
@@ -59,7 +59,7 @@ impl Scheduler {
             begun: self.now,
             evicted,
             passed: passed.unwrap_or_default(),
-        });
+        }));
         self.fleet.note(model);
         self.load_if_clear(model);
         self.refresh(model);

@@ -36,8 +36,8 @@ pub(super) struct Flow {
     pub(super) running: u32,
     /// Tokens out of one request.
     pub(super) usual: Average,
-    /// Its queues, one for each model that it waits for; not kept where tags say nothing.
-    pub(super) queues: Vec<u32>,
+    /// The first of its queues, one for each model that it waits for; not kept where tags say nothing.
+    pub(super) queues: Option<u32>,
     /// Since when it is idle, if it is, and its neighbours among those who are.
     idle: Option<Idle>,
 }
@@ -90,7 +90,7 @@ impl Flows {
                 waiting: 0,
                 running: 0,
                 usual: Average::default(),
-                queues: Vec::new(),
+                queues: None,
                 idle: None,
             })
         })

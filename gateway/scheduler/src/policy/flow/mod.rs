@@ -17,6 +17,7 @@ mod ordering;
 mod pool;
 mod queue;
 mod store;
+mod turns;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -99,13 +100,6 @@ impl Flow {
         self.fairness.get(self.flows.levels[level].fairness)
     }
 
-    /// The flow of a waiting request, and what it is taken to need.
-    fn expect(&self, entry: &Entry) -> (u32, Tokens) {
-        let flow = self.queues[entry.queue as usize].flow;
-        let output = estimate::output(self.flows.get(flow).usual, self.pools[entry.model].usual, entry.max_tokens);
-        (flow, Tokens { prompt: entry.prompt_tokens.into(), output: output.into() })
-    }
-
     /// A flow may have nothing left to do.
     fn rest(&mut self, flow: u32) {
         self.flows.rest(flow, self.now);
@@ -128,7 +122,7 @@ impl Policy for Flow {
             let settings = self.settings.levels.get(&priority).unwrap_or(&self.settings.template);
             let level = self.flows.level(pool.domain, priority, settings);
             let ceiling = self.ceilings.of(priority, &pool.demand, pool.saturation);
-            Lane::new(level, ceiling, self.ceilings.pace(priority, &pool.demand))
+            Lane::new(model, level, ceiling, self.ceilings.pace(priority, &pool.demand))
         });
         lane.waiting += 1;
         let level = &self.flows.levels[lane.level];
@@ -138,26 +132,31 @@ impl Policy for Flow {
         self.flows.wait(flow);
 
         let state = self.flows.get_mut(flow);
-        let found = if fairness.window().is_some() {
-            state.queues.iter().copied().find(|&ix| self.queues[ix as usize].model == model)
+        let is_fair = fairness.window().is_some();
+        let found = if is_fair {
+            let next = |&ix: &u32| self.queues[ix as usize].next;
+            std::iter::successors(state.queues, next).find(|&ix| self.queues[ix as usize].model == model)
         } else {
-            lane.queues.first().map(|&(.., ix)| ix)
+            lane.turns.first().map(|(.., ix)| ix)
         };
         let ix = found.unwrap_or_else(|| {
-            let ix = u32::try_from(self.queues.insert(Queue::new(flow, model))).expect("no more queues than requests");
-            lane.queues.insert((state.tag, state.stamp, ix));
-            if fairness.window().is_some() {
-                state.queues.push(ix);
+            let mut queue = Queue::new(flow, model, state.stamp);
+            queue.next = if is_fair { state.queues } else { None };
+            let ix = u32::try_from(self.queues.insert(queue)).expect("no more queues than requests");
+            if is_fair {
+                state.queues = Some(ix);
             }
+            lane.turns.push(&self.queues, (state.tag, state.stamp, ix), lane.waiting);
             ix
         });
         self.queues[ix as usize].push(requests, order, slot);
         requests.get_mut(slot).queue = ix;
+        // Most arrivals are behind somebody.
+        let is_first =
+            lane.turns.first().is_some_and(|(.., first)| first == ix) && self.queues[ix as usize].head() == Some(slot);
         if let Some(micros) = self.micros_per_point {
             pool.age(priority, micros, request, true);
         }
-        // Most arrivals are behind somebody.
-        let is_first = pool.first(priority) == Some(ix) && self.queues[ix as usize].head() == Some(slot);
         self.watch(ix);
         if is_first || self.micros_per_point.is_some() {
             self.update(requests, model);
@@ -234,8 +233,8 @@ impl Policy for Flow {
         if self.micros_per_point.is_some() {
             // As far as requests for the same model go.
             let highest = self.pools[candidate.model].lanes.last_key_value();
-            let first = highest.and_then(|(_, lane)| lane.queues.first());
-            let ageless = first.and_then(|&(.., ix)| self.queues[ix as usize].head());
+            let first = highest.and_then(|(_, lane)| lane.turns.first());
+            let ageless = first.and_then(|(.., ix)| self.queues[ix as usize].head());
             passed.by_aging = ageless.filter(|&other| other != candidate.slot).map(|slot| requests[slot].id);
         }
         passed
@@ -276,9 +275,10 @@ impl Policy for Flow {
     }
 
     fn charge(&self, requests: &Requests, slot: Slot) -> Charge {
-        let (flow, tokens) = self.expect(&requests[slot]);
-        let output = u32::try_from(tokens.output).unwrap_or(u32::MAX);
-        Charge { payer: NonZeroU32::new(flow + 1), output, tokens: tokens.prompt + tokens.output }
+        let entry = &requests[slot];
+        let flow = self.queues[entry.queue as usize].flow;
+        let output = estimate::output(self.flows.get(flow).usual, self.pools[entry.model].usual, entry.max_tokens);
+        Charge { payer: NonZeroU32::new(flow + 1), output, tokens: u64::from(entry.prompt_tokens) + u64::from(output) }
     }
 
     fn dispatched(&mut self, requests: &mut Requests, slot: Slot, charge: Charge) {
@@ -347,17 +347,16 @@ impl Policy for Flow {
         pool.saturation.reaches(ceiling) || (pool.saturation.capacity > 0 && pool.standing != Standing::Ready)
     }
 
-    fn account(&self, requests: &Requests, slot: Slot) -> Option<FlowDecision> {
+    fn account(&self, requests: &Requests, slot: Slot, charge: Charge) -> Option<FlowDecision> {
         let entry = &requests[slot];
-        let (flow, tokens) = self.expect(entry);
-        let state = self.flows.get(flow);
+        let state = self.flows.get(self.queues[entry.queue as usize].flow);
         let level = &self.flows.levels[state.level];
         let fairness = self.fairness(state.level);
         let pool = &self.pools[entry.model];
         Some(FlowDecision {
             fairness: level.fairness,
             ahead: fairness.say(i64::try_from(state.tag.wrapping_sub(level.clock).cast_signed()).unwrap_or(i64::MAX)),
-            expected_tokens: tokens.output,
+            expected_tokens: charge.output.into(),
             saturation: pool.saturation.share().map(Share::as_f64),
             ceiling: pool.lanes.get(&entry.priority).map_or(Share::WHOLE, |lane| lane.ceiling).as_f64(),
         })

@@ -1,6 +1,6 @@
 //! What changes when a request comes or goes: queues, levels, virtual time, and the model's candidate.
 
-use std::cmp::Reverse;
+use std::{cmp::Reverse, collections::btree_map};
 
 use super::{Flow, Tag, queue::Queue};
 use crate::{
@@ -55,21 +55,37 @@ impl Flow {
         if let Some(micros) = self.micros_per_point {
             pool.age(priority, micros, request, false);
         }
-        let state = self.flows.get_mut(flow);
-        state.waiting -= 1;
-        if let Some(lane) = pool.lanes.get_mut(&priority) {
-            lane.waiting -= 1;
-            if is_empty {
-                lane.queues.remove(&(state.tag, state.stamp, ix));
-                state.queues.retain(|&other| other != ix);
-            }
-            if lane.waiting == 0 {
-                pool.lanes.remove(&priority);
-            }
-        }
+        self.flows.get_mut(flow).waiting -= 1;
         self.watch(ix);
         if is_empty {
-            self.queues.remove(ix as usize);
+            self.drop_queue(ix);
+        }
+        if let btree_map::Entry::Occupied(mut place) = self.pools[model].lanes.entry(priority) {
+            let lane = place.get_mut();
+            lane.waiting -= 1;
+            if lane.waiting == 0 {
+                place.remove();
+            } else if is_empty {
+                lane.turns.clear(&self.queues, lane.waiting);
+            }
+        }
+    }
+
+    /// Forgets a queue that nobody is in.
+    fn drop_queue(&mut self, ix: u32) {
+        let Queue { flow, next, .. } = self.queues.remove(ix as usize);
+        let first = &mut self.flows.get_mut(flow).queues;
+        if *first == Some(ix) {
+            *first = next;
+            return;
+        }
+        let mut before = *first;
+        while let Some(queue) = before.map(|before| &mut self.queues[before as usize]) {
+            if queue.next == Some(ix) {
+                queue.next = next;
+                return;
+            }
+            before = queue.next;
         }
     }
 
@@ -95,15 +111,16 @@ impl Flow {
     pub(super) fn shift(&mut self, requests: &Requests, flow: u32, tag: Tag, but: ModelIx) {
         let stamp = self.flows.stamp();
         let state = self.flows.get_mut(flow);
-        let before = (std::mem::replace(&mut state.tag, tag), std::mem::replace(&mut state.stamp, stamp));
-        for place in 0..state.queues.len() {
-            let state = self.flows.get(flow);
-            let ix = state.queues[place];
-            let priority = self.flows.levels[state.level].priority;
-            let model = self.queues[ix as usize].model;
+        (state.tag, state.stamp) = (tag, stamp);
+        let (level, mut queue) = (state.level, state.queues);
+        let priority = self.flows.levels[level].priority;
+        while let Some(ix) = queue {
+            let moved = &mut self.queues[ix as usize];
+            moved.stamp = stamp;
+            queue = moved.next;
+            let model = moved.model;
             if let Some(lane) = self.pools[model].lanes.get_mut(&priority) {
-                lane.queues.remove(&(before.0, before.1, ix));
-                lane.queues.insert((tag, stamp, ix));
+                lane.turns.push(&self.queues, (tag, stamp, ix), lane.waiting);
             }
             if model != but {
                 self.update(requests, model);
@@ -113,14 +130,38 @@ impl Flow {
 
     /// Brings a model's place among the candidates up to date.
     pub(super) fn update(&mut self, requests: &Requests, model: ModelIx) {
-        let turn = self.pools[model].turn(self.now);
-        let first = turn.and_then(|(priority, _)| self.pools[model].lanes[&priority].queues.first().copied());
-        let best = first.and_then(|(_, _, ix)| self.queues[ix as usize].head());
-        let (Some((priority, is_held)), Some((tag, _, ix)), Some(slot)) = (turn, first, best) else {
-            self.pools[model].best = None;
-            self.pools[model].is_held = false;
+        let pool = &self.pools[model];
+        let turn = pool.turn(self.now).and_then(|(priority, lane, is_held)| {
+            let (tag, _, ix) = lane.turns.first()?;
+            let queue = &self.queues[ix as usize];
+            Some((priority, lane, is_held, tag, queue, queue.head()?))
+        });
+        let Some((priority, lane, is_held, tag, queue, slot)) = turn else {
+            let pool = &mut self.pools[model];
+            (pool.best, pool.is_held) = (None, false);
             return self.board.set(model, None);
         };
+        let candidate = if is_held || pool.standing == Standing::Blocked || pool.is_aside {
+            None
+        } else {
+            let (turn, due) = match self.fairness(lane.level).window() {
+                Some(bits) if self.is_shared[model] && self.settings.swap_affinity => (tag >> bits, tag),
+                Some(_) => (tag, tag),
+                None => {
+                    let due = Queue::due(requests, self.order(queue.flow), slot);
+                    (due, due)
+                }
+            };
+            let key = Key {
+                points: lane.points(priority, self.micros_per_point),
+                turn: Reverse(turn),
+                is_ready: self.settings.swap_affinity && pool.standing == Standing::Ready,
+                due: Reverse(due),
+                arrival: Reverse(requests[slot].id),
+            };
+            Some((pool.standing, key))
+        };
+        self.board.set(model, candidate);
         let pool = &mut self.pools[model];
         pool.best = Some((slot, priority));
         if is_held && !pool.is_held {
@@ -131,28 +172,6 @@ impl Flow {
             pool.looks_again = true;
             self.paced.insert((pool.next_place, model));
         }
-        if is_held || pool.standing == Standing::Blocked || pool.is_aside {
-            return self.board.set(model, None);
-        }
-        let points = pool.points(priority, self.micros_per_point);
-        let standing = pool.standing;
-        let level = pool.lanes[&priority].level;
-        let (turn, due) = match self.fairness(level).window() {
-            Some(bits) if self.is_shared[model] && self.settings.swap_affinity => (tag >> bits, tag),
-            Some(_) => (tag, tag),
-            None => {
-                let due = Queue::due(requests, self.order(self.queues[ix as usize].flow), slot);
-                (due, due)
-            }
-        };
-        let key = Key {
-            points,
-            turn: Reverse(turn),
-            is_ready: self.settings.swap_affinity && standing == Standing::Ready,
-            due: Reverse(due),
-            arrival: Reverse(requests[slot].id),
-        };
-        self.board.set(model, Some((standing, key)));
     }
 
     /// The ceilings of a model's levels change with the demand.

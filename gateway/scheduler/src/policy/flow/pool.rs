@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{
     ceiling::{Demand, Pace},
     estimate::{Average, Lead},
-    fairness::Tag,
+    turns::Turns,
 };
 use crate::{
     Priority, RequestId, Timestamp,
     detector::{Saturation, Share},
+    fleet::ModelIx,
     policy::Standing,
     queue::Slot,
 };
@@ -46,16 +47,27 @@ pub(super) struct Lane {
     pub(super) level: u32,
     pub(super) ceiling: Share,
     pub(super) pace: Option<Pace>,
-    /// By start tag; equal ones in the order in which they got there.
-    pub(super) queues: BTreeSet<(Tag, u64, u32)>,
+    pub(super) turns: Turns,
     pub(super) waiting: u64,
     /// By arrival; only kept when levels age.
     oldest: BTreeSet<(Timestamp, RequestId)>,
 }
 
 impl Lane {
-    pub(super) fn new(level: u32, ceiling: Share, pace: Option<Pace>) -> Self {
-        Self { level, ceiling, pace, queues: BTreeSet::new(), waiting: 0, oldest: BTreeSet::new() }
+    pub(super) fn new(model: ModelIx, level: u32, ceiling: Share, pace: Option<Pace>) -> Self {
+        Self { level, ceiling, pace, turns: Turns::new(model), waiting: 0, oldest: BTreeSet::new() }
+    }
+}
+
+impl Lane {
+    /// What the level is worth to its oldest request.
+    pub(super) fn points(&self, priority: Priority, micros_per_point: Option<u64>) -> i128 {
+        micros_per_point.map_or(priority.0.into(), |micros| worth(priority, micros, self.oldest()))
+    }
+
+    /// When the request arrived that has waited longest; only known when levels age.
+    fn oldest(&self) -> Option<Timestamp> {
+        self.oldest.first().map(|&(arrived, _)| arrived)
     }
 }
 
@@ -83,34 +95,24 @@ impl Pool {
     ///
     /// Ceilings never rise from a level to a lower one, so where levels do not age the highest speaks for all. One that
     /// was overtaken by an aged one still goes when its own ceiling lets it.
-    pub(super) fn turn(&self, now: Timestamp) -> Option<(Priority, bool)> {
+    pub(super) fn turn(&self, now: Timestamp) -> Option<(Priority, &Lane, bool)> {
         let is_held = |lane: &Lane| {
             let keeps_pace = |pace: Pace| now < self.next_place && self.saturation.reaches(pace.from);
             self.standing == Standing::Ready
                 && (self.saturation.reaches(lane.ceiling) || lane.pace.is_some_and(keeps_pace))
         };
         if self.aged.is_empty() {
-            return self.lanes.last_key_value().map(|(&priority, lane)| (priority, is_held(lane)));
+            return self.lanes.last_key_value().map(|(&priority, lane)| (priority, lane, is_held(lane)));
         }
-        let levels = || self.aged.iter().rev().map(|&(_, priority)| priority);
-        let free = levels().find(|priority| !is_held(&self.lanes[priority]));
-        free.map(|priority| (priority, false)).or_else(|| levels().next().map(|priority| (priority, true)))
-    }
-
-    /// The queue whose turn it is at a level.
-    pub(super) fn first(&self, priority: Priority) -> Option<u32> {
-        self.lanes.get(&priority)?.queues.first().map(|&(.., ix)| ix)
-    }
-
-    /// What a level is worth to its oldest request.
-    pub(super) fn points(&self, priority: Priority, micros_per_point: Option<u64>) -> i128 {
-        let Some(micros) = micros_per_point else { return priority.0.into() };
-        worth(priority, micros, self.oldest(priority))
+        let levels = || self.aged.iter().rev().map(|&(_, priority)| (priority, &self.lanes[&priority]));
+        let free = levels().find(|(_, lane)| !is_held(lane));
+        free.map(|(priority, lane)| (priority, lane, false))
+            .or_else(|| levels().next().map(|(priority, lane)| (priority, lane, true)))
     }
 
     /// When the request arrived that has waited longest at a level; only known when levels age.
     pub(super) fn oldest(&self, priority: Priority) -> Option<Timestamp> {
-        self.lanes.get(&priority)?.oldest.first().map(|&(arrived, _)| arrived)
+        self.lanes.get(&priority)?.oldest()
     }
 
     /// A request joins those by which its level ages, or leaves them.

@@ -17,6 +17,10 @@ use crate::{
 pub(super) struct Queue {
     pub(super) flow: u32,
     pub(super) model: ModelIx,
+    /// When its flow got where it is.
+    pub(super) stamp: u64,
+    /// The next of its flow's queues.
+    pub(super) next: Option<u32>,
     due: BTreeSet<(Timestamp, RequestId, Slot)>,
     others: List,
     /// How many have gone by their deadline while others waited.
@@ -31,8 +35,17 @@ const MOST_IN_A_ROW: u8 = 7;
 const PATIENCE_MICROS: u64 = 10_000_000;
 
 impl Queue {
-    pub(super) fn new(flow: u32, model: ModelIx) -> Self {
-        Self { flow, model, due: BTreeSet::new(), others: List::default(), in_a_row: 0, too_late: None }
+    pub(super) fn new(flow: u32, model: ModelIx, stamp: u64) -> Self {
+        Self {
+            flow,
+            model,
+            stamp,
+            next: None,
+            due: BTreeSet::new(),
+            others: List::default(),
+            in_a_row: 0,
+            too_late: None,
+        }
     }
 
     pub(super) fn push(&mut self, requests: &mut Requests, order: &dyn Order, slot: Slot) {
