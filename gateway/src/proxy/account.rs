@@ -1,6 +1,7 @@
 //! What is written down about a request, whatever becomes of it.
 
 use std::{
+    borrow::Cow,
     sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
@@ -39,7 +40,7 @@ impl Account {
         metrics: &Arc<Metrics>,
         activity: &ActivityLog,
         request_id: HeaderValue,
-        path: String,
+        path: Cow<'static, str>,
         dialect: Dialect,
         caller: Caller,
         unread_priority: Option<Box<str>>,
@@ -49,7 +50,7 @@ impl Account {
             id: String::from_utf8_lossy(request_id.as_bytes()).into_owned(),
             arrived_ms: unix_ms(),
             path,
-            outcome: "cancelled".to_owned(),
+            outcome: "cancelled".into(),
             ..ActivityRecord::default()
         };
         Self {
@@ -89,13 +90,13 @@ impl Account {
         let record = &mut self.record;
         record.replica = Some(replica);
         if let Some(flow) = &decision.flow {
-            record.fairness = Some(fairness(flow.fairness).to_owned());
+            record.fairness = Some(fairness(flow.fairness).into());
             record.fairness_ahead = Some(flow.ahead);
             record.saturation = flow.saturation;
             record.ceiling = Some(flow.ceiling);
         }
         record.dispatched_ms = Some(unix_ms());
-        "dispatched".clone_into(&mut record.outcome);
+        record.outcome = "dispatched".into();
         record.serial_score = decision.score;
         record.serial_queue_wait_ms = millis(decision.waited);
         record.affinity = i64::from(decision.affinity);
@@ -108,13 +109,13 @@ impl Account {
 
     /// Its server turned out to be gone: it waits for another.
     pub(super) fn requeued(&mut self) {
-        "cancelled".clone_into(&mut self.record.outcome);
+        self.record.outcome = "cancelled".into();
         self.dispatched = None;
         self.record.dispatched_ms = None;
     }
 
     pub(super) fn refused(&mut self, refusal: &Refusal) {
-        refusal.outcome.as_str().clone_into(&mut self.record.outcome);
+        self.record.outcome = refusal.outcome.as_str().into();
         self.record.serial_queue_wait_ms = millis(refusal.waited);
         if let Some(flow) = &refusal.flow {
             self.record.saturation = flow.saturation;
@@ -125,7 +126,7 @@ impl Account {
     /// The request is answered with an error.
     pub(super) fn failed(&mut self, error: &ApiError) {
         if self.record.seq == 0 {
-            "invalid".clone_into(&mut self.record.outcome);
+            self.record.outcome = "invalid".into();
         }
         if self.record.status == 0 {
             self.record.status = error.status.as_u16();
@@ -180,7 +181,7 @@ impl Drop for Account {
     fn drop(&mut self) {
         self.settle();
         let mut record = std::mem::take(&mut self.record);
-        record.serial_band = Priority(record.serial_priority).band().as_str().to_owned();
+        record.serial_band = Priority(record.serial_priority).band().as_str().into();
         record.tenant = self.caller.tenant.take();
         record.tier = self.caller.tier.take();
         record.ended_ms = unix_ms();

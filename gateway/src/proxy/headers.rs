@@ -1,9 +1,15 @@
 //! Which headers travel, and what the gateway adds to them.
+//!
+//! What is sent on is put together in plain maps: Pingora's headers keep a second one, of the case in which each name
+//! was written, which nobody may depend on (RFC 9110, section 5.1) and every change would pay for.
 
 use std::hash::{DefaultHasher, Hasher};
 
 use http::{HeaderMap, HeaderName, HeaderValue, Version, header};
-use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::{
+    ErrorType, OrErr,
+    http::{RequestHeader, ResponseHeader},
+};
 use switchyard_scheduler::{Decision, SessionId};
 
 use crate::config::{self, Model, Upstream};
@@ -49,42 +55,47 @@ impl Outbound<'_> {
         target: &str,
         body: usize,
     ) -> pingora::Result<Box<RequestHeader>> {
-        let mut request = Box::new(client.clone());
-        request.set_version(Version::HTTP_11);
-        request.set_send_end_stream(body == 0);
-        remove_hop_by_hop(&client.headers, |name| {
-            request.remove_header(name);
-        });
-        request.remove_header(&header::EXPECT);
-        request.remove_header(&header::CONTENT_LENGTH);
+        let mut parts = client.as_owned_parts();
+        parts.version = Version::HTTP_11;
+        let headers = &mut parts.headers;
+        remove_hop_by_hop(&client.headers, headers);
+        headers.remove(header::EXPECT);
+        headers.remove(header::CONTENT_LENGTH);
         // Without it a POST's length would be open to guesses.
         if body > 0 || !matches!(client.method, http::Method::GET | http::Method::HEAD | http::Method::OPTIONS) {
-            request.insert_header(header::CONTENT_LENGTH, body)?;
+            headers.insert(header::CONTENT_LENGTH, HeaderValue::from(body));
         }
-        self.adapt(&mut request, target)?;
-        Ok(request)
+        let mut request = self.adapt(parts, target)?;
+        request.set_send_end_stream(body == 0);
+        Ok(Box::new(request))
     }
 
     /// Everything but the framing.
-    pub(super) fn adapt(&self, request: &mut RequestHeader, target: &str) -> pingora::Result<()> {
+    pub(super) fn adapt(&self, mut parts: http::request::Parts, target: &str) -> pingora::Result<RequestHeader> {
         let upstream = &self.model.upstream;
+        let headers = &mut parts.headers;
+        headers.insert(header::HOST, value(host(upstream))?);
+        headers.insert(REQUEST_ID, self.request_id.clone());
+        headers.remove(&QUEUE_TTL);
+        for name in &self.headers.kept {
+            headers.remove(name);
+        }
+        if let Some(key) = &self.model.upstream_key {
+            headers.insert(header::AUTHORIZATION, value(format!("Bearer {key}"))?);
+            headers.insert(API_KEY, value(key.clone())?);
+        }
+        let mut request = RequestHeader::from(parts);
         if upstream.prefix.is_empty() {
             request.set_raw_path(target.as_bytes())?;
         } else {
             request.set_raw_path(format!("{}{target}", upstream.prefix).as_bytes())?;
         }
-        request.insert_header(header::HOST, host(upstream))?;
-        request.insert_header(REQUEST_ID, self.request_id.clone())?;
-        request.remove_header(&QUEUE_TTL);
-        for name in &self.headers.kept {
-            request.remove_header(name);
-        }
-        if let Some(key) = &self.model.upstream_key {
-            request.insert_header(header::AUTHORIZATION, format!("Bearer {key}"))?;
-            request.insert_header(API_KEY, key.as_str())?;
-        }
-        Ok(())
+        Ok(request)
     }
+}
+
+fn value(text: String) -> pingora::Result<HeaderValue> {
+    HeaderValue::try_from(text).explain_err(ErrorType::InvalidHTTPHeader, |_| "invalid value of a header")
 }
 
 /// The value of `Host`.
@@ -106,34 +117,34 @@ pub(super) fn response(
     request_id: &HeaderValue,
     decision: &Decision,
 ) -> pingora::Result<Box<ResponseHeader>> {
-    let mut response = Box::new(upstream.clone());
-    response.set_version(Version::HTTP_11);
-    remove_hop_by_hop(&upstream.headers, |name| {
-        response.remove_header(name);
-    });
+    let mut parts = upstream.as_owned_parts();
+    parts.version = Version::HTTP_11;
+    let headers = &mut parts.headers;
+    remove_hop_by_hop(&upstream.headers, headers);
     let bodiless = matches!(upstream.status.as_u16(), 204 | 304);
     // A client of HTTP/1.0 is told the end by the end of the connection.
-    if client == Version::HTTP_11 && !bodiless && !response.headers.contains_key(header::CONTENT_LENGTH) {
-        response.insert_header(header::TRANSFER_ENCODING, "chunked")?;
+    if client == Version::HTTP_11 && !bodiless && !headers.contains_key(header::CONTENT_LENGTH) {
+        headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
     }
-    if is_event_stream(&response.headers) && !response.headers.contains_key(ACCEL_BUFFERING) {
-        response.insert_header(ACCEL_BUFFERING, "no")?;
+    if is_event_stream(headers) && !headers.contains_key(ACCEL_BUFFERING) {
+        headers.insert(ACCEL_BUFFERING, HeaderValue::from_static("no"));
     }
-    explain(&mut response, request_id, decision)?;
-    Ok(response)
+    let mut response = explain(parts, request_id, decision)?;
+    response.set_reason_phrase(upstream.get_reason_phrase())?;
+    Ok(Box::new(response))
 }
 
 /// Says what the wait was about.
 pub(super) fn explain(
-    response: &mut ResponseHeader,
+    mut parts: http::response::Parts,
     request_id: &HeaderValue,
     decision: &Decision,
-) -> pingora::Result<()> {
-    response.insert_header(REQUEST_ID, request_id.clone())?;
+) -> pingora::Result<ResponseHeader> {
     let waited = u64::try_from(decision.waited.as_millis()).unwrap_or(u64::MAX);
-    response.insert_header(QUEUE_WAIT, HeaderValue::from(waited))?;
-    response.insert_header(SCORE, format!("{:.3}", decision.score))?;
-    Ok(())
+    parts.headers.insert(REQUEST_ID, request_id.clone());
+    parts.headers.insert(QUEUE_WAIT, HeaderValue::from(waited));
+    parts.headers.insert(SCORE, value(format!("{:.3}", decision.score))?);
+    Ok(ResponseHeader::from(parts))
 }
 
 /// Whether a body is server-sent events.
@@ -144,13 +155,18 @@ pub(super) fn is_event_stream(headers: &HeaderMap) -> bool {
         .is_some_and(|start| start.eq_ignore_ascii_case(b"text/event-stream"))
 }
 
-fn remove_hop_by_hop(headers: &HeaderMap, mut remove: impl FnMut(&HeaderName)) {
-    for value in headers.get_all(header::CONNECTION) {
+/// Removes from `headers` what `received` says about its connection.
+fn remove_hop_by_hop(received: &HeaderMap, headers: &mut HeaderMap) {
+    for value in received.get_all(header::CONNECTION) {
         let names = value.as_bytes().split(|byte| *byte == b',');
         // `close` and the like are names of no header, and removing those does nothing.
-        names.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok()).for_each(|name| remove(&name));
+        for name in names.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok()) {
+            headers.remove(name);
+        }
     }
-    HOP_BY_HOP.iter().for_each(remove);
+    for name in &HOP_BY_HOP {
+        headers.remove(name);
+    }
 }
 
 /// The session that a request belongs to. The number is the same after a restart, so that a conversation finds the

@@ -108,17 +108,17 @@ impl Gateway {
         drop(settings);
         let request_id = headers::request_id(&request.headers);
         ctx.request_id = Some(request_id.clone());
-        let account = |dialect| {
-            Account::open(&self.metrics, &self.activity, request_id, path.clone(), dialect, caller, unread_priority)
+        let account = |path, dialect| {
+            Account::open(&self.metrics, &self.activity, request_id, path, dialect, caller, unread_priority)
         };
         match route {
             Ok(Route::Inference(inference)) => {
-                let account = ctx.account.insert(account(inference.dialect));
+                let account = ctx.account.insert(account(inference.path.into(), inference.dialect));
                 admitted?;
                 self.infer(session, account, &mut ctx.slot, inference).await.map(|()| true)
             }
             Ok(Route::Upstream(rest)) => {
-                let account = ctx.account.insert(account(Dialect::OpenAi));
+                let account = ctx.account.insert(account(path.clone().into(), Dialect::OpenAi));
                 admitted?;
                 match self.pass(session, account, &mut ctx.slot, rest).await? {
                     Passed::Answered => Ok(true),

@@ -95,7 +95,8 @@ impl Tunnel {
     ) -> pingora::Result<()> {
         let settings = gateway.dispatcher.settings();
         let outbound = Outbound { model: &self.model, headers: &settings.headers, request_id: &account.request_id };
-        outbound.adapt(request, &self.target)
+        *request = outbound.adapt(request.as_owned_parts(), &self.target)?;
+        Ok(())
     }
 
     /// Changes the answer that Pingora is going to pass on.
@@ -105,7 +106,7 @@ impl Tunnel {
         response: &mut ResponseHeader,
     ) -> pingora::Result<()> {
         if let Some(slot) = slot {
-            headers::explain(response, &account.request_id, &slot.decision)?;
+            *response = headers::explain(response.as_owned_parts(), &account.request_id, &slot.decision)?;
         }
         account.answered(response.status, false);
         Ok(())

@@ -19,7 +19,7 @@ pub(crate) enum Route<'a> {
 /// A path on which models are asked.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Inference {
-    path: &'static str,
+    pub(crate) path: &'static str,
     /// Where the model's name is.
     pub(crate) model_in: ModelIn,
     /// What the model server is asked for instead of `path`.

@@ -426,7 +426,7 @@ mod tests {
         let metrics = Metrics::new();
         let record = ActivityRecord {
             serial_priority: 100,
-            outcome: "dispatched".to_owned(),
+            outcome: "dispatched".into(),
             status: 200,
             model: "m".to_owned(),
             dispatched_ms: Some(1),
@@ -438,14 +438,14 @@ mod tests {
         metrics.on_finished(&record);
         metrics.on_finished(&record);
         let unknown = ActivityRecord {
-            outcome: "invalid".to_owned(),
+            outcome: "invalid".into(),
             model: "whatever a client sends".to_owned(),
             status: 404,
             prompt_tokens: Some(1),
             ..ActivityRecord::default()
         };
         metrics.on_finished(&unknown);
-        metrics.on_finished(&ActivityRecord { outcome: "cancelled".to_owned(), ..ActivityRecord::default() });
+        metrics.on_finished(&ActivityRecord { outcome: "cancelled".into(), ..ActivityRecord::default() });
         let text = metrics.render(&idle());
         assert_line(&text, "switchyard_requests_total{band=\"interactive\",outcome=\"dispatched\"} 2");
         assert_line(&text, "switchyard_requests_total{band=\"normal\",outcome=\"invalid\"} 1");
@@ -514,8 +514,8 @@ mod tests {
     #[test]
     fn waits_that_end_otherwise_count_by_outcome() {
         let metrics = Metrics::new();
-        let record = |outcome: &str, seq| ActivityRecord {
-            outcome: outcome.to_owned(),
+        let record = |outcome: &'static str, seq| ActivityRecord {
+            outcome: outcome.into(),
             seq,
             serial_priority: -100,
             serial_queue_wait_ms: 400,

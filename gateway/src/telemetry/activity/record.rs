@@ -1,5 +1,7 @@
 //! The row of the activity log.
 
+use std::borrow::Cow;
+
 use rusqlite::{Row, ToSql};
 
 /// One request's row in the activity log, written once when it has ended, however it ended.
@@ -16,7 +18,7 @@ pub struct ActivityRecord {
     /// Unix time in milliseconds at which it ended.
     pub ended_ms: i64,
     /// The path without its query.
-    pub path: String,
+    pub path: Cow<'static, str>,
     /// The model's id after aliases; as asked when unknown.
     pub model: String,
     /// The tenant, where known.
@@ -28,7 +30,7 @@ pub struct ActivityRecord {
     /// What the caller's priority header said, where it could not be read.
     pub unread_priority: Option<Box<str>>,
     /// Its band.
-    pub serial_band: String,
+    pub serial_band: Cow<'static, str>,
     /// The score at dispatch; the priority alone when it never was.
     pub serial_score: f64,
     /// Milliseconds from arrival to dispatch, or to the end when it never was.
@@ -48,7 +50,7 @@ pub struct ActivityRecord {
     /// The replica that it went to.
     pub replica: Option<u32>,
     /// What chose its tenant (`flow`).
-    pub fairness: Option<String>,
+    pub fairness: Option<Cow<'static, str>>,
     /// How far after the latest turn before it its tenant's turn was: in turns, or in weighted tokens over its share.
     pub fairness_ahead: Option<f64>,
     /// How full the model's replicas were when it was dispatched or refused, from 0.
@@ -56,7 +58,7 @@ pub struct ActivityRecord {
     /// The saturation at which it would have had to wait.
     pub ceiling: Option<f64>,
     /// `dispatched`, or the scheduler's outcome, or `cancelled`, or `invalid` for one refused before the queue.
-    pub outcome: String,
+    pub outcome: Cow<'static, str>,
     /// The HTTP status sent; 0 when the client left before one was.
     pub status: u16,
     /// Milliseconds from dispatch to the first byte of the answer's body.

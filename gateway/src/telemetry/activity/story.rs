@@ -205,7 +205,7 @@ fn ending(request: &ActivityRecord) -> String {
         status => format!("with status {status}"),
     };
     if request.dispatched_ms.is_none() {
-        return match request.outcome.as_str() {
+        return match &*request.outcome {
             "cancelled" => format!("Its client left after {total}, while it waited{why}."),
             outcome => format!("It ended after {total} {status} ({outcome}){why}."),
         };

@@ -45,13 +45,13 @@ async fn a_row_comes_back_as_it_was_recorded() {
         arrived_ms: 1_700_000_000_000,
         dispatched_ms: Some(1_700_000_000_250),
         ended_ms: 1_700_000_002_000,
-        path: "/v1/chat/completions".to_owned(),
+        path: "/v1/chat/completions".into(),
         model: "m".to_owned(),
         tenant: Some("t".to_owned()),
         tier: Some("pro".to_owned()),
         unread_priority: Some("urgent".into()),
         serial_priority: i64::MIN,
-        serial_band: "batch".to_owned(),
+        serial_band: "batch".into(),
         serial_score: -98.5,
         serial_queue_wait_ms: 250,
         affinity: 10,
@@ -60,12 +60,12 @@ async fn a_row_comes_back_as_it_was_recorded() {
         swap_ms: Some(200),
         passed_by_aging: Some(3),
         replica: Some(2),
-        fairness: Some("weighted".to_owned()),
+        fairness: Some("weighted".into()),
         fairness_ahead: Some(-12.5),
         saturation: Some(0.75),
         ceiling: Some(0.9),
         passed_by_affinity: None,
-        outcome: "dispatched".to_owned(),
+        outcome: "dispatched".into(),
         status: 200,
         first_byte_ms: Some(12),
         duration_ms: 2000,
@@ -86,11 +86,11 @@ async fn a_row_comes_back_as_it_was_recorded() {
 #[tokio::test]
 async fn filters_narrow_and_combine() {
     let log = in_memory(100);
-    let base = ActivityRecord { model: "m".to_owned(), serial_band: "normal".to_owned(), status: 200, ..row("base") };
+    let base = ActivityRecord { model: "m".to_owned(), serial_band: "normal".into(), status: 200, ..row("base") };
     let rows = [
         ActivityRecord { id: "model".to_owned(), model: "other".to_owned(), ..base.clone() },
-        ActivityRecord { id: "band".to_owned(), serial_band: "batch".to_owned(), ..base.clone() },
-        ActivityRecord { id: "outcome".to_owned(), outcome: "evicted".to_owned(), ..base.clone() },
+        ActivityRecord { id: "band".to_owned(), serial_band: "batch".into(), ..base.clone() },
+        ActivityRecord { id: "outcome".to_owned(), outcome: "evicted".into(), ..base.clone() },
         ActivityRecord { id: "tier".to_owned(), tier: Some("max".to_owned()), ..base.clone() },
         ActivityRecord { id: "tenant".to_owned(), tenant: Some("t".to_owned()), ..base.clone() },
         ActivityRecord { id: "status".to_owned(), status: 502, ..base.clone() },
@@ -239,7 +239,7 @@ async fn rows_wait_out_a_full_disk() {
             connection.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(())).unwrap();
         });
         for id in 0..900 {
-            log.record(ActivityRecord { path: "/v1/chat/completions".repeat(4), ..row(id) });
+            log.record(ActivityRecord { path: "/v1/chat/completions".repeat(4).into(), ..row(id) });
         }
         log.flush().await;
         assert_eq!(log.ids(Filter::default()).await, ["before"]);

@@ -10,11 +10,11 @@ fn job(id: &str, seq: u64, priority: i64, times: (i64, i64, i64)) -> ActivityRec
         ended_ms: ended * 1000,
         model: "a".to_owned(),
         serial_priority: priority,
-        serial_band: switchyard_scheduler::Priority(priority).band().to_string(),
+        serial_band: switchyard_scheduler::Priority(priority).band().as_str().into(),
         serial_score: priority as f64,
         serial_queue_wait_ms: (dispatched - arrived) * 1000,
         duration_ms: (ended - arrived) * 1000,
-        outcome: "dispatched".to_owned(),
+        outcome: "dispatched".into(),
         status: 200,
         ..row(id)
     }
@@ -41,7 +41,7 @@ async fn whoever_was_not_let_through_is_told_what_it_waited_for() {
         serial_queue_wait_ms: 5_000,
         saturation: Some(saturation),
         ceiling: Some(0.8),
-        outcome: "rejected_ttl".to_owned(),
+        outcome: "rejected_ttl".into(),
         status: 429,
         ..job("me", 1, 0, (0, 0, 5))
     };
@@ -150,7 +150,7 @@ async fn in_fifo_the_models_priority_counts_and_others_run_beside() {
 async fn in_flow_tenants_take_turns_and_goals_come_first() {
     let of = |tenant: &str, ahead: f64, record: ActivityRecord| ActivityRecord {
         tenant: Some(tenant.to_owned()),
-        fairness: Some("round-robin".to_owned()),
+        fairness: Some("round-robin".into()),
         fairness_ahead: Some(ahead),
         saturation: Some(0.625),
         ceiling: Some(0.8),
@@ -188,7 +188,7 @@ async fn a_request_that_named_no_model_is_told_as_such() {
     let invalid = ActivityRecord {
         model: String::new(),
         dispatched_ms: None,
-        outcome: "invalid".to_owned(),
+        outcome: "invalid".into(),
         ..job("me", 1, 0, (1, 1, 1))
     };
     let summary = explain([invalid], "me").await.summary;
@@ -200,7 +200,7 @@ async fn who_never_got_through_learns_how_it_ended() {
     let refused = ActivityRecord {
         dispatched_ms: None,
         serial_queue_wait_ms: 5000,
-        outcome: "rejected_ttl".to_owned(),
+        outcome: "rejected_ttl".into(),
         status: 429,
         error: Some("waited 5.0 s in the queue, longer than its time to live allows".to_owned()),
         ..job("me", 2, 0, (1, 6, 6))
@@ -214,12 +214,8 @@ async fn who_never_got_through_learns_how_it_ended() {
         "It ended after 5.0 s with status 429 (rejected_ttl): waited 5.0 s in the queue, longer than its time to \
          live allows."
     );
-    let left = ActivityRecord {
-        dispatched_ms: None,
-        outcome: "cancelled".to_owned(),
-        status: 0,
-        ..job("me", 2, 0, (1, 6, 6))
-    };
+    let left =
+        ActivityRecord { dispatched_ms: None, outcome: "cancelled".into(), status: 0, ..job("me", 2, 0, (1, 6, 6)) };
     assert_eq!(explain([left], "me").await.summary.last().unwrap(), "Its client left after 5.0 s, while it waited.");
 }
 
