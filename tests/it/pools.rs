@@ -273,6 +273,41 @@ async fn endpoints_come_and_go_with_the_configuration_and_nothing_that_runs_noti
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_has_lost_its_server_is_next() {
+    let first = free_ports();
+    let slow = ["--token-time", "50ms", "--tokens", "20"];
+    let mut servers: Vec<_> = (0..2).map(|index| Server::start_with(first + index, &slow)).collect();
+    let gateway = Arc::new(Gateway::start(&format!(
+        "models:\n  m:\n    endpoints: [http://127.0.0.1:{first}, http://127.0.0.1:{}]\n    concurrencyLimit: 1\n",
+        first + 1
+    )));
+    let mut clients = JoinSet::new();
+    let mut send = |id: &'static str| {
+        let body = json!({ "model": "m", "messages": [{ "role": "user", "content": id }] });
+        let request = gateway.chat_with(body, "normal").header("x-request-id", id);
+        clients.spawn(async move { (id, request.send().await.expect("an answer").status()) });
+    };
+    send("one");
+    gateway.wait_until_running(1.0).await;
+    let lost = usize::from(servers[1].metric("vllm:num_requests_running").await == 1.0);
+    send("two");
+    gateway.wait_until_running(2.0).await;
+    send("three");
+    gateway.wait_until_waiting(1.0).await;
+    servers[lost].kill();
+    while let Some(ended) = clients.join_next().await {
+        let (id, status) = ended.expect("no panic");
+        assert_eq!(status, 200, "{id}");
+    }
+    let [one, three] = [gateway.activity("one").await, gateway.activity("three").await];
+    let time = |row: &serde_json::Value, what: &str| row["request"][what].as_i64().expect("a number");
+    assert!(time(&one, "dispatched_ms") < time(&three, "dispatched_ms"), "{one:#}\n{three:#}");
+    assert!(time(&one, "seq") < time(&three, "seq"));
+    let waited = time(&one, "dispatched_ms") - time(&one, "arrived_ms");
+    assert!((time(&one, "serial_queue_wait_ms") - waited).abs() <= 50, "counted from its arrival: {one:#}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn endpoints_that_stay_are_never_over_their_limits_whichever_others_go() {
     let first = free_ports();
     let slow = ["--slots", "8", "--token-time", "100ms", "--tokens", "20"];
