@@ -107,7 +107,8 @@ impl Scope {
     /// With the macros of a `macros` mapping, which win over those that are there.
     fn with(mut self, macros: Option<&Node>) -> Self {
         for (key, node) in macros.map_or(&[][..], Node::entries) {
-            if !RESERVED.contains(&key.name.as_str()) && node.text().is_some() {
+            let is_scalar = node.text().is_some() || matches!(node.value, Value::Broken);
+            if !RESERVED.contains(&key.name.as_str()) && is_scalar {
                 self.macros.insert(key.name.clone(), node.clone());
             }
         }

@@ -443,6 +443,15 @@ fn what_is_not_utf_8_is_said_with_its_place() {
 }
 
 #[test]
+fn an_environment_variable_that_is_not_set_is_one_problem() {
+    let text = "apiKeys: ['${env.GONE}', 'sk-${env.GONE}']\nmacros: {dir: '${env.GONE}/x', server: 'x ${dir}'}\n\
+                models: {a: {cmd: '${server} ${PORT}', ttl: '${env.GONE}', proxy: '${env.GONE}'}}";
+    let wanted = ["apiKeys[0]", "apiKeys[1]", "macros.dir", "models.a.ttl", "models.a.proxy"];
+    let wanted = wanted.map(|path| format!("{path}: the environment variable GONE is not set"));
+    assert_eq!(faults(text), wanted);
+}
+
+#[test]
 fn ports_that_run_out_are_one_problem() {
     let text = "startPort: 65535\nmodels: {a: {cmd: x ${PORT}}, b: {cmd: x ${PORT}, replicas: 3}, c: {cmd: x ${PORT}}}";
     assert_eq!(faults(text), ["startPort: no port is left for `b`, `c`"]);

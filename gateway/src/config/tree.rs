@@ -284,7 +284,9 @@ impl Builder<'_> {
 
     fn scalar(&self, text: &str, quoted: bool, place: Place) -> Node {
         let text = super::macros::unshield(text);
+        let mut is_whole = true;
         let text = super::macros::substitute_env(&text, self.env, |name| {
+            is_whole = false;
             self.sink.add(
                 place,
                 self.path(),
@@ -292,7 +294,13 @@ impl Builder<'_> {
                 format!("set {name} before starting, or remove ${{env.{name}}}"),
             );
         });
-        Node::new(place, if quoted { Value::Text(text) } else { resolve(&text) })
+        let value = match quoted {
+            // Nothing is left of it, and there is nothing more to say about that.
+            _ if !is_whole && text.trim().is_empty() => Value::Broken,
+            true => Value::Text(text),
+            false => resolve(&text),
+        };
+        Node::new(place, value)
     }
 
     /// The path of the value that comes next.
@@ -372,7 +380,7 @@ impl Builder<'_> {
                         Value::Null => Some(String::new()),
                         _ => node.text().map(str::to_owned),
                     };
-                    if name.is_none() {
+                    if name.is_none() && !matches!(node.value, Value::Broken) {
                         self.sink.add(node.place, path, "a key must be one word or text", "remove the brackets");
                     }
                     *key = Some(name.map(|name| Key { name, place: node.place }));

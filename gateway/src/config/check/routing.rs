@@ -100,7 +100,7 @@ impl Check<'_> {
         Matrix { sets, evict_costs }
     }
 
-    /// Members that are no models do nothing, as in llama-swap.
+    /// Members that are no models do nothing.
     fn groups(&mut self, groups: &[(At<String>, GroupFile)], names: &Names) -> Vec<Group> {
         let mut seen: HashMap<&str, &str> = HashMap::new();
         for (name, group) in groups {
