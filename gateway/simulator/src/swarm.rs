@@ -117,7 +117,8 @@ fn operations(random: &mut Stream, models: usize) -> Vec<(Duration, Operation)> 
             let operation = match random.up_to(9) {
                 0..=3 => Operation::Unload(some),
                 4..=6 => Operation::Preload(vec![model]),
-                7..=8 => Operation::Restart(model),
+                7 => Operation::Restart(model),
+                8 => Operation::Leave(model),
                 _ => Operation::Remove(model),
             };
             (random.millis(20_000), operation)

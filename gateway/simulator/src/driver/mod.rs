@@ -338,6 +338,13 @@ impl<'a, G: Gate> Driver<'a, G> {
             Operation::Remove(model) => self.reconfigured(|settings| {
                 settings.models.remove(model);
             }),
+            Operation::Leave(model) => self.reconfigured(|settings| {
+                if let Some(model) = settings.models.get_mut(model).filter(|model| model.replicas > 1) {
+                    let first = (0..).find(|number| !model.gaps.contains(number));
+                    model.replicas -= 1;
+                    model.gaps.extend(first);
+                }
+            }),
             Operation::Drain => {
                 self.ledger.drain();
                 Event::Drain

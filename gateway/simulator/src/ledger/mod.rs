@@ -195,6 +195,7 @@ impl Ledger {
             return Err(format!("{id:?} goes to {replica:?}, which is not configured"));
         };
         let server = self.servers.get(&replica).ok_or_else(|| format!("{replica:?} was never loaded"))?;
+        rule(model.has_replica(replica.index), || format!("{id:?} goes to {replica:?}, which has left"))?;
         let limit = model.concurrency;
         rule(server.running < limit, || {
             format!("{id:?} goes to {replica:?}, which runs {} of {limit} already", server.running)
@@ -252,8 +253,9 @@ impl Ledger {
         let is_flow = matches!(self.settings.policy, PolicySettings::Flow(_));
         let mut pool = Pool { idle: true, ..Pool::default() };
         let (from, to) = (ReplicaId { model, index: 0 }, ReplicaId { model, index: u32::MAX });
-        for (_, server) in self.servers.range(from..=to) {
-            if server.process == Process::Ready && server.revision == settings.revision {
+        for (replica, server) in self.servers.range(from..=to) {
+            let is_current = server.revision == settings.revision && settings.has_replica(replica.index);
+            if server.process == Process::Ready && is_current {
                 pool.replicas += 1;
                 pool.running += u64::from(server.running);
                 let used = flow::used(settings, server.running, server.tokens);

@@ -143,6 +143,8 @@ pub enum Operation {
     Restart(ModelId),
     /// Takes a model out of the configuration.
     Remove(ModelId),
+    /// Takes the first replica of a model out of the configuration, unless it is the only one; the others stay.
+    Leave(ModelId),
     /// Shuts the gateway down.
     Drain,
 }
