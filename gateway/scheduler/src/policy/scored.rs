@@ -6,9 +6,11 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BinaryHeap, btree_map},
+    collections::{BTreeMap, BinaryHeap},
     num::NonZeroU64,
 };
+
+use slab::Slab;
 
 use super::{Candidate, ModelTraits, Passed, Policy, Standing, Terms, board::Board};
 use crate::{
@@ -80,6 +82,8 @@ impl Key {
 pub(super) struct Scored {
     order: Order,
     models: Vec<ModelQueue>,
+    /// The levels of all models; a request's [`Entry::queue`] is the number of its own.
+    levels: Slab<List>,
     /// Models that take no slot, and models that do.
     lanes: [Lane; 2],
     /// Who is set aside, to be brought back at the end of the round.
@@ -91,7 +95,8 @@ pub(super) struct Scored {
 struct ModelQueue {
     traits: ModelTraits,
     model_priority: i64,
-    levels: BTreeMap<Priority, List>,
+    /// The numbers of its levels.
+    levels: BTreeMap<Priority, u32>,
     /// The head of each level, the best on top, and further down some who no longer wait; only kept when requests age,
     /// for otherwise the highest level has the best.
     heads: BinaryHeap<(Key, Slot)>,
@@ -106,7 +111,7 @@ impl ModelQueue {
     const SLACK: usize = 64;
 
     /// The head of a level leaves, and the next takes its place.
-    fn behead(&mut self, order: &Order, requests: &Requests, slot: Slot, next: Option<Slot>) {
+    fn behead(&mut self, order: &Order, levels: &Slab<List>, requests: &Requests, slot: Slot, next: Option<Slot>) {
         let with_key = |slot: Slot| (order.key(self.model_priority, &requests[slot]), slot);
         let has_left = |&(key, other): &(Key, Slot)| other == slot || !requests.is_queued(key.arrival.0, other);
         let is_best = self.heads.peek().is_some_and(|&(_, best)| best == slot);
@@ -118,7 +123,8 @@ impl ModelQueue {
             self.heads.pop();
         }
         if self.heads.len() > 2 * self.levels.len() + Self::SLACK {
-            self.heads = self.levels.values().filter_map(List::front).map(with_key).collect();
+            let heads = self.levels.values().filter_map(|&level| levels[level as usize].front());
+            self.heads = heads.map(with_key).collect();
         }
     }
 }
@@ -156,7 +162,8 @@ impl Scored {
             is_candidate: false,
             best: None,
         });
-        Self { models: queues.collect(), lanes: [Lane::new(models), Lane::new(models)], order, aside: Vec::new() }
+        let (models, lanes) = (queues.collect(), [Lane::new(models), Lane::new(models)]);
+        Self { models, levels: Slab::new(), lanes, order, aside: Vec::new() }
     }
 
     /// The points that affinity gives to a request of this model as it stands.
@@ -169,8 +176,8 @@ impl Scored {
 
     /// The best request of a model if none aged: the oldest of its highest level, with its score in points.
     fn ageless(&self, requests: &Requests, model: &ModelQueue) -> Option<Key> {
-        let (&priority, level) = model.levels.last_key_value()?;
-        let id = requests[level.front()?].id;
+        let (&priority, &level) = model.levels.last_key_value()?;
+        let id = requests[self.levels[level as usize].front()?].id;
         let points = i128::from(priority.0) + self.lift(model, priority);
         Some(Key { score: points, arrival: Reverse(id) })
     }
@@ -181,7 +188,7 @@ impl Scored {
         let best = if self.order.ages() {
             queue.heads.peek().map(|&(_, slot)| slot)
         } else {
-            queue.levels.last_key_value().and_then(|(_, level)| level.front())
+            queue.levels.last_key_value().and_then(|(_, &level)| self.levels[level as usize].front())
         };
 
         let is_candidate = best.is_some() && queue.standing != Standing::Blocked && !queue.is_aside;
@@ -225,9 +232,11 @@ impl Policy for Scored {
         let (model, priority) = (entry.model, entry.priority);
         let queue = &mut self.models[model];
         let key = self.order.key(queue.model_priority, entry);
-        let level = queue.levels.entry(priority).or_default();
+        let number = *queue.levels.entry(priority).or_insert_with(|| self.levels.insert(List::default()) as u32);
+        let level = &mut self.levels[number as usize];
         // Who was parked comes later than some that arrived after it.
         level.insert(requests.entries_mut(), Chain::Level, slot);
+        requests.get_mut(slot).queue = number;
         if level.front() != Some(slot) {
             return;
         }
@@ -238,20 +247,21 @@ impl Policy for Scored {
     }
 
     fn remove(&mut self, requests: &mut Requests, slot: Slot) {
-        let entry = &requests[slot];
-        let (model, priority) = (entry.model, entry.priority);
-        let btree_map::Entry::Occupied(mut level) = self.models[model].levels.entry(priority) else { return };
-        let was_head = level.get().front() == Some(slot);
-        level.get_mut().unlink(requests.entries_mut(), Chain::Level, slot);
+        let &Entry { model, priority, queue: number, .. } = &requests[slot];
+        let level = &mut self.levels[number as usize];
+        let was_head = level.front() == Some(slot);
+        level.unlink(requests.entries_mut(), Chain::Level, slot);
         if !was_head {
             return;
         }
-        let next = level.get().front();
+        let next = level.front();
+        let queue = &mut self.models[model];
         if next.is_none() {
-            level.remove();
+            self.levels.remove(number as usize);
+            queue.levels.remove(&priority);
         }
         if self.order.ages() {
-            self.models[model].behead(&self.order, requests, slot, next);
+            queue.behead(&self.order, &self.levels, requests, slot, next);
         }
         self.update(requests, model);
     }
