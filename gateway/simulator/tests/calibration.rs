@@ -1,8 +1,11 @@
 //! The simulated model server against the measurements that it stands for: gpt-oss-20b on one H100, 128 sequences, 512
 //! tokens in and 128 out.
 
+mod scenarios;
+
 use std::time::Duration;
 
+use scenarios::{runs, scenario};
 use switchyard_scheduler::{RequestId, Timestamp};
 use switchyard_simulator::{Comparison, Engine, EngineSettings, Output, Run, Scenario, run};
 
@@ -55,12 +58,21 @@ fn a_token_takes_7_5_ms_alone_and_20_ms_in_a_full_batch() {
     assert!((19.5..20.5).contains(&full), "{full} ms in a full batch");
 }
 
+/// Two published times to the first token (p95) cannot both be met: about 140 ms unloaded, and 135 ms for the most urgent
+/// tier while half of the server, which is the slower for being half full, is held back for it. The overhead is set
+/// between them, so that neither is far off, one below and one above.
 #[test]
-fn the_first_token_comes_after_140_ms_unloaded() {
-    for rate in [2, 10, 20] {
-        let p95 = steady(rate).classes[0].ttft.p95.as_secs_f64() * 1e3;
-        assert!((130.0..150.0).contains(&p95), "p95 {p95} ms at {rate} requests/s");
-    }
+fn the_first_token_comes_between_what_was_measured_unloaded_and_with_holdback() {
+    // The load of the study when nobody surges.
+    let unloaded = steady(25).classes[0].ttft.p95.as_secs_f64() * 1e3;
+    let [held] = runs(&scenario("reserved-capacity"), ["holdback"]);
+    let platinum = held.classes[0].ttft.p95.as_secs_f64() * 1e3;
+    assert!((133.0..140.0).contains(&unloaded), "{unloaded} ms at 25 requests/s");
+    assert!((135.0..142.5).contains(&platinum), "{platinum} ms with holdback");
+    assert!((140.0 - unloaded - (platinum - 135.0)).abs() < 3.0, "{unloaded} and {platinum} ms: not in the middle");
+    // The rest is steps; with next to nobody else they are short.
+    let alone = steady(2).classes[0].ttft.p95.as_secs_f64() * 1e3;
+    assert!((126.0..132.0).contains(&alone), "{alone} ms at 2 requests/s");
 }
 
 #[test]

@@ -58,6 +58,7 @@ pub(crate) fn places(model: &ModelSettings) -> Box<dyn Detector> {
 pub(crate) struct Share(u64);
 
 impl Share {
+    pub(crate) const NOTHING: Self = Self(0);
     pub(crate) const WHOLE: Self = Self(1_000_000);
 
     /// Anything below zero, and what is no number, is nothing.

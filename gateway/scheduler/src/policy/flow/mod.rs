@@ -122,7 +122,8 @@ impl Policy for Flow {
             let settings = self.settings.levels.get(&priority).unwrap_or(&self.settings.template);
             let level = self.flows.level(pool.domain, priority, settings);
             let ceiling = self.ceilings.of(priority, &pool.demand, pool.saturation);
-            Lane::new(model, level, ceiling, self.ceilings.pace(priority, &pool.demand))
+            let pace = self.ceilings.pace(priority, ceiling, &pool.demand, pool.saturation);
+            Lane::new(model, level, ceiling, pace)
         });
         lane.waiting += 1;
         let level = &self.flows.levels[lane.level];
@@ -179,6 +180,9 @@ impl Policy for Flow {
         let has_grown = pool.saturation.capacity != saturation.capacity;
         pool.standing = standing;
         pool.saturation = saturation;
+        if self.ceilings.follow_demand() {
+            pool.demand.filled(self.now, saturation.share().unwrap_or(Share::NOTHING));
+        }
         if has_grown && self.ceilings.follow_demand() {
             self.lay_ceilings(requests, model);
         } else {
@@ -285,8 +289,8 @@ impl Policy for Flow {
         let (model, prompt) = (requests[slot].model, requests[slot].prompt_tokens.into());
         let flow = self.queues[requests[slot].queue as usize].flow;
         let pool = &mut self.pools[model];
-        if let Some(pace) = pool.lanes.get(&requests[slot].priority).and_then(|lane| lane.pace) {
-            pool.next_place = self.now + pace.interval;
+        if self.ceilings.follow_demand() {
+            pool.keep_pace(self.now);
         }
         self.take(requests, slot, true);
         let state = self.flows.get_mut(flow);

@@ -179,7 +179,7 @@ impl Flow {
         let pool = &mut self.pools[model];
         for (&priority, lane) in &mut pool.lanes {
             lane.ceiling = self.ceilings.of(priority, &pool.demand, pool.saturation);
-            lane.pace = self.ceilings.pace(priority, &pool.demand);
+            lane.pace = self.ceilings.pace(priority, lane.ceiling, &pool.demand, pool.saturation);
         }
         self.update(requests, model);
     }

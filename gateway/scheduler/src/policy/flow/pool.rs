@@ -15,6 +15,11 @@ use crate::{
     queue::Slot,
 };
 
+/// A timer may be so late without a pace getting slower.
+const LATE_MICROS: u64 = 2_000;
+/// Those who keep no pace can be so many ahead of it before those who do are spared the wait.
+const MOST_AHEAD: u32 = 4;
+
 /// The flows that wait for one model, by level.
 #[derive(Debug)]
 pub(super) struct Pool {
@@ -108,6 +113,14 @@ impl Pool {
         let free = levels().find(|(_, lane)| !is_held(lane));
         free.map(|(priority, lane)| (priority, lane, false))
             .or_else(|| levels().next().map(|(priority, lane)| (priority, lane, true)))
+    }
+
+    /// A request goes; whoever it is, those who keep a pace have to wait for longer.
+    pub(super) fn keep_pace(&mut self, now: Timestamp) {
+        // The lowest level is the one that fills what is left.
+        let Some(Pace { interval, .. }) = self.lanes.first_key_value().and_then(|(_, lane)| lane.pace) else { return };
+        let due = self.next_place.max(Timestamp(now.0.saturating_sub(LATE_MICROS)));
+        self.next_place = (due + interval).min(now + interval * MOST_AHEAD);
     }
 
     /// When the request arrived that has waited longest at a level; only known when levels age.

@@ -1,14 +1,18 @@
-//! `adaptive`: keeps as many places free as the levels above are likely to need before the next one becomes free.
+//! `adaptive`: keeps as many places free as the levels above are likely to need before the next one becomes free, and
+//! lets the levels below fill the rest evenly.
 //!
 //! Places become free as requests end, and the levels above have first claim on them. With ρ of their requests coming for
 //! each one that ends, more than R come before the next place is free with probability (ρ/(1+ρ))^(R+1), both being
 //! Poisson. The reserve of a level is the least R for which that is rare; never more than `holdback` would keep, and none
 //! at all while nobody comes.
 //!
-//! Requests do not end evenly: those that began together end together, leave many places at once, and if these were
-//! filled at once, would do so again. Then urgent requests find no place for a while, and when they do, a server that is
-//! busy reading a heap of prompts. So the levels below take places no faster than at four times the rate at which
-//! requests end, and heaps dissolve.
+//! A free place is not all that an urgent request needs. Requests that begin together end together, leave many places at
+//! once, and if these were filled at once, would do so again; whoever comes meanwhile finds no place, or a server that is
+//! busy reading a heap of prompts, or one whose own queue has filled. So the levels below keep a pace: that at which
+//! places would be left if as many were taken as the level may take. By Little's law, that is places over the time for
+//! which each is held. What goes is then spread evenly, whoever it is: those above go at once, and those below in what
+//! gaps they leave. Such a pace needs no tuning and corrects itself, for with fewer places taken fewer are left than it
+//! fills. It aims a place below the ceiling, for one that runs into the ceiling stops and starts.
 
 use std::time::Duration;
 
@@ -21,9 +25,9 @@ use crate::{
 /// Probabilities and ratios are in parts of this.
 const ONE: u64 = 1 << 16;
 /// How often the reserve may be found empty.
-const RARE: u64 = ONE / 12;
+const RARE: u64 = ONE / 6;
 /// The pace is for the sake of times to the first token, so it matters by milliseconds.
-const SLOWEST: Duration = Duration::from_millis(10);
+const SLOWEST: Duration = Duration::from_millis(100);
 /// Levels above from which so little comes count as idle.
 const IDLE: u64 = ONE / 256;
 
@@ -47,24 +51,28 @@ impl Ceiling for Adaptive {
         }
         // Of all that comes and goes, the part that comes to the levels above.
         let part = pressure * ONE / (ONE + pressure);
-        let (mut places, mut more) = (0_u64, part);
+        let (mut places, mut more) = (0, part);
         while more > RARE {
             places += 1;
             more = more * part / ONE;
         }
-        let reserve = u128::from(places * saturation.one) * u128::from(Share::WHOLE.millionths());
-        let reserve = reserve.div_ceil(saturation.capacity.max(1).into());
-        let reserve = u64::try_from(reserve).unwrap_or(u64::MAX);
-        Share::from_millionths(highest.millionths().saturating_sub(reserve)).max(lowest)
+        below(highest, places, saturation).max(lowest)
     }
 
-    fn pace(&self, level: Priority, demand: &Demand) -> Option<Pace> {
+    fn pace(&self, level: Priority, ceiling: Share, demand: &Demand, saturation: Saturation) -> Option<Pace> {
         let is_idle = demand.pressure_above(level) < IDLE;
-        let interval = demand.interval().filter(|_| !is_idle)? / 4;
+        let interval = demand.interval(below(ceiling, 1, saturation)).filter(|_| !is_idle)?;
         Some(Pace { interval: interval.min(SLOWEST), from: self.holdback.ceiling(level) })
     }
 
     fn follows_demand(&self) -> bool {
         true
     }
+}
+
+/// So many places less.
+fn below(share: Share, places: u64, saturation: Saturation) -> Share {
+    let kept = u128::from(places * saturation.one) * u128::from(Share::WHOLE.millionths());
+    let kept = u64::try_from(kept.div_ceil(saturation.capacity.max(1).into())).unwrap_or(u64::MAX);
+    Share::from_millionths(share.millionths().saturating_sub(kept))
 }

@@ -22,8 +22,8 @@ pub(super) trait Ceiling: fmt::Debug + Send + Sync {
     /// For one model, of which so much is asked, and whose replicas are so full.
     fn of(&self, level: Priority, demand: &Demand, saturation: Saturation) -> Share;
 
-    /// How fast a level may take places, if it may not take all at once.
-    fn pace(&self, _level: Priority, _demand: &Demand) -> Option<Pace> {
+    /// How fast a level with this ceiling may take places, if it may not take all at once.
+    fn pace(&self, _level: Priority, _ceiling: Share, _demand: &Demand, _saturation: Saturation) -> Option<Pace> {
         None
     }
 
@@ -33,10 +33,10 @@ pub(super) trait Ceiling: fmt::Debug + Send + Sync {
     }
 }
 
-/// A limit on how fast a level takes places.
+/// A limit on how fast places are taken, that a level keeps to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
-    /// The time between two.
+    /// The time between two, whoever takes them.
     pub(super) interval: Duration,
     /// The saturation from which on it holds.
     pub(super) from: Share,
@@ -76,8 +76,8 @@ impl Ceilings {
         self.policy.follows_demand()
     }
 
-    pub(super) fn pace(&self, level: Priority, demand: &Demand) -> Option<Pace> {
-        self.policy.pace(level, demand)
+    pub(super) fn pace(&self, level: Priority, ceiling: Share, demand: &Demand, full: Saturation) -> Option<Pace> {
+        self.policy.pace(level, ceiling, demand, full)
     }
 
     pub(super) fn of(&self, level: Priority, demand: &Demand, saturation: Saturation) -> Share {
