@@ -4,6 +4,10 @@ use async_trait::async_trait;
 use pingora::prelude::*;
 use pingora::server::configuration::ServerConf;
 
+/// The gateway's, so that proxies are compared and not allocators.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 struct BareProxy(String);
 
 #[async_trait]
