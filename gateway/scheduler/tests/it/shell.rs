@@ -361,6 +361,10 @@ impl Shell {
         for _ in 0..10_000 {
             self.answer_all();
             self.sample_all();
+            if self.processes.values().any(|(_, process)| *process != Process::Ready) {
+                // The samples came late enough for a load to begin.
+                continue;
+            }
             if let Some(&id) = self.running.keys().next() {
                 self.finish(id);
             } else if self.waiting.is_empty() {
