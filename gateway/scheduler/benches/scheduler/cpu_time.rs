@@ -6,7 +6,7 @@ use criterion::measurement::{Measurement, ValueFormatter, WallTime};
 use nix::time::{ClockId, clock_gettime};
 
 /// Since the thread began.
-pub(crate) fn now() -> Duration {
+fn now() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("every Linux has this clock").into()
 }
 
