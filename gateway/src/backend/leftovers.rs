@@ -114,10 +114,11 @@ mod scan {
         }
     }
 
-    /// The living processes that carry the mark or belong to the group.
-    pub(in crate::backend) fn members(group: Pid, mark: Mark) -> Vec<Stat> {
+    /// The living processes that carry the mark or belong to the group, or are known to have done so: one that dies
+    /// loses its environment, and the mark in it, before it closes what it has open.
+    pub(in crate::backend) fn members(group: Pid, mark: Mark, is_known: impl Fn(&Stat) -> bool) -> Vec<Stat> {
         let marked = |stat: &Stat| mark_of(stat.pid) == Some(mark);
-        procfs::processes().filter(|stat| stat.group == group || marked(stat)).collect()
+        procfs::processes().filter(|stat| stat.group == group || is_known(stat) || marked(stat)).collect()
     }
 
     /// Kills the model servers that a gateway which no longer lives has left behind, with all their children, and
@@ -224,8 +225,8 @@ mod tests {
 
         assert!(found.contains(&orphan.id()) && found.contains(&orphans_child), "{found:?}");
         assert_eq!(orphan.wait().unwrap().signal(), Some(9));
-        assert!(members(NO_GROUP, past).is_empty());
-        assert_eq!(members(NO_GROUP, own).len(), 2, "a mark finds children in other sessions");
+        assert!(members(NO_GROUP, past, |_| false).is_empty());
+        assert_eq!(members(NO_GROUP, own, |_| false).len(), 2, "a mark finds children in other sessions");
         for (shell, child) in &mut spared {
             assert!(!found.contains(&shell.id()) && !found.contains(child));
             assert_eq!(shell.try_wait().unwrap(), None);

@@ -39,9 +39,21 @@ pub(super) struct Process {
     child: Child,
     group: Pid,
     mark: Mark,
+    /// What lived of it at the last look.
+    members: Vec<Member>,
     reader: JoinHandle<()>,
     log: LogWriter,
     gone: bool,
+}
+
+/// A process that belongs to a model server.
+#[derive(Clone, Copy)]
+struct Member {
+    pid: Pid,
+    /// With the pid, it names a process for good.
+    start: u64,
+    /// Whether it is still in the group.
+    inside: bool,
 }
 
 impl Process {
@@ -70,7 +82,7 @@ impl Process {
         let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
         let group = Pid::from_raw(pid.ok_or_else(|| io::Error::other("it has no process id"))?);
         let reader = tokio::spawn(log.clone().copy(output));
-        Ok(Self { child, group, mark, reader, log, gone: false })
+        Ok(Self { child, group, mark, members: Vec::new(), reader, log, gone: false })
     }
 
     /// The leader's pid, which is also the group's.
@@ -126,7 +138,7 @@ impl Process {
         let _ = timeout(LAST_OUTPUT, &mut self.reader).await;
     }
 
-    async fn ask_to_end(&self, launch: &Launch) {
+    async fn ask_to_end(&mut self, launch: &Launch) {
         if let Some(argv) = &launch.stop_argv {
             let pid = self.id().to_string();
             let argv: Vec<String> = argv.iter().map(|part| part.replace("${PID}", &pid)).collect();
@@ -140,14 +152,14 @@ impl Process {
     }
 
     /// Reaches the group, and marked processes that have left it.
-    async fn signal(&self, signal: Signal) {
-        let members = self.members().await;
+    async fn signal(&mut self, signal: Signal) {
+        self.look().await;
         // The leader's pid cannot be another's while the leader is not reaped or its group has members.
-        if self.child.id().is_some() || members.iter().any(|&(_, inside)| inside) {
+        if self.child.id().is_some() || self.members.iter().any(|member| member.inside) {
             let _ = killpg(self.group, signal);
         }
-        for (pid, _) in members.into_iter().filter(|&(_, inside)| !inside) {
-            let _ = kill(pid, signal);
+        for member in self.members.iter().filter(|member| !member.inside) {
+            let _ = kill(member.pid, signal);
         }
     }
 
@@ -155,23 +167,29 @@ impl Process {
         // An error says that it is reaped already.
         let _ = self.child.wait().await;
         let mut pause = Duration::from_millis(2);
-        while !self.members().await.is_empty() {
+        loop {
+            self.look().await;
+            if self.members.is_empty() {
+                return;
+            }
             sleep(pause).await;
             pause = (pause * 2).min(Duration::from_millis(100));
         }
     }
 
-    /// What lives of it, and whether it is still in the group.
-    async fn members(&self) -> Vec<(Pid, bool)> {
+    /// Looks what lives of it.
+    async fn look(&mut self) {
         let (group, mark, reaped) = (self.group, self.mark, self.child.id().is_none());
+        // A look may be broken off, so that it takes nothing.
+        let known = self.members.clone();
         let members = tokio::task::spawn_blocking(move || {
             if reaped {
                 reap_adopted(group);
             }
-            members(group, mark)
+            members(group, mark, &known)
         });
         // Only a runtime that shuts down cancels it.
-        members.await.unwrap_or_default()
+        self.members = members.await.unwrap_or_default();
     }
 }
 
@@ -211,14 +229,17 @@ fn reap_adopted(group: Pid) {
 }
 
 #[cfg(target_os = "linux")]
-fn members(group: Pid, mark: Mark) -> Vec<(Pid, bool)> {
-    leftovers::members(group, mark).into_iter().map(|stat| (stat.pid, stat.group == group)).collect()
+fn members(group: Pid, mark: Mark, known: &[Member]) -> Vec<Member> {
+    let is_known =
+        |stat: &super::procfs::Stat| known.iter().any(|member| (member.pid, member.start) == (stat.pid, stat.start));
+    let members = leftovers::members(group, mark, is_known).into_iter();
+    members.map(|stat| Member { pid: stat.pid, start: stat.start, inside: stat.group == group }).collect()
 }
 
 #[cfg(not(target_os = "linux"))]
-fn members(group: Pid, _: Mark) -> Vec<(Pid, bool)> {
+fn members(group: Pid, _: Mark, _: &[Member]) -> Vec<Member> {
     match killpg(group, None) {
         Err(nix::errno::Errno::ESRCH) => Vec::new(),
-        _ => vec![(group, true)],
+        _ => vec![Member { pid: group, start: 0, inside: true }],
     }
 }
