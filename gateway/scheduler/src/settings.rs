@@ -165,7 +165,7 @@ pub enum CeilingSettings {
     },
     /// Keeps as much free as the higher levels are likely to need before the next place becomes free, by how fast their
     /// requests came and how fast requests ended lately; never more than `Holdback` would, and nothing while they are idle.
-    /// Above the ceiling of `Holdback`, what many requests free that end at once is filled over some milliseconds.
+    /// Above the ceiling of `Holdback`, lower levels take places evenly, as often as places turn over.
     Adaptive {
         /// Of the lowest level, at the least.
         least: f64,
@@ -306,8 +306,9 @@ impl Default for BackoffSettings {
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ModelSettings {
-    /// How many replicas it has; at least 1. They are numbered from 0, but for the numbers in `gaps`. Requests go to the least loaded of those that are ready; those of one session
-    /// to the same, as long as that one has no more than 5/4 of the mean.
+    /// How many replicas it has; at least 1. They are numbered from 0, but for the numbers in `gaps`. Requests go to the
+    /// least loaded of those that are ready; those of one session to the same, as long as that one has no more than 5/4 of
+    /// the mean.
     ///
     /// Of a managed model one is loaded for the first request; each other when all that are ready are full and it fits
     /// without sending anyone away. Several replicas of a remote model are a pool: each is checked from the start, asked
