@@ -62,9 +62,7 @@ impl Lane {
     pub(super) fn new(model: ModelIx, level: u32, ceiling: Share, pace: Option<Pace>) -> Self {
         Self { level, ceiling, pace, turns: Turns::new(model), waiting: 0, oldest: BTreeSet::new() }
     }
-}
 
-impl Lane {
     /// What the level is worth to its oldest request.
     pub(super) fn points(&self, priority: Priority, micros_per_point: Option<u64>) -> i128 {
         micros_per_point.map_or(priority.0.into(), |micros| worth(priority, micros, self.oldest()))
@@ -131,13 +129,13 @@ impl Pool {
     /// A request joins those by which its level ages, or leaves them.
     pub(super) fn age(&mut self, priority: Priority, micros: u64, request: (Timestamp, RequestId), joins: bool) {
         let Some(lane) = self.lanes.get_mut(&priority) else { return };
-        let before = lane.oldest.first().map(|&(arrived, _)| arrived);
+        let before = lane.oldest();
         if joins {
             lane.oldest.insert(request);
         } else {
             lane.oldest.remove(&request);
         }
-        let after = lane.oldest.first().map(|&(arrived, _)| arrived);
+        let after = lane.oldest();
         if before != after {
             if before.is_some() {
                 self.aged.remove(&(worth(priority, micros, before), priority));
