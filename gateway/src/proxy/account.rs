@@ -111,7 +111,8 @@ impl Account {
     pub(super) fn requeued(&mut self) {
         self.record.outcome = "cancelled".into();
         self.dispatched = None;
-        self.record.dispatched_ms = None;
+        // How full the servers were then says nothing of what it waits for now.
+        (self.record.dispatched_ms, self.record.saturation, self.record.ceiling) = (None, None, None);
     }
 
     pub(super) fn refused(&mut self, refusal: &Refusal) {
